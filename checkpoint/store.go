@@ -1,0 +1,66 @@
+// Package checkpoint knows how far everything has been published: Tracker turns
+// acks into a watermark, and a Store keeps the durable mark that the slot may
+// be confirmed up to. Invariant: acked >= durable mark >= confirmed.
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// Mark is the durable record of how far a slot has been published. It is kept
+// outside the source database, so that a restored or failed over database
+// cannot take it back with it.
+type Mark struct {
+	SystemID string        `json:"system_id"` // of the server's cluster, decimal
+	Slot     string        `json:"slot"`
+	Epoch    uint64        `json:"epoch"`    // raised by setup, adopt, recover and an accepted change of timeline
+	Timeline int32         `json:"timeline"` // of the server when the mark was saved
+	LSN      pglogrepl.LSN `json:"lsn"`      // end of the fully acked prefix; zero while only an intent
+	SavedAt  time.Time     `json:"saved_at"`
+	// Intent is set while setup has announced the slot and not yet created it.
+	Intent bool `json:"intent,omitempty"`
+	// Relations are the identities that the stream depends on; a change found
+	// later means that rows may not have been sent.
+	Publication Identity   `json:"publication"`
+	Relations   []Identity `json:"relations,omitempty"`
+	Gaps        []Gap      `json:"gaps,omitempty"`
+}
+
+// Identity names a catalog object so that one dropped and created again under
+// the same name is told apart.
+type Identity struct {
+	OID  uint32 `json:"oid"`
+	Name string `json:"name"`           // schema-qualified for a relation
+	Root uint32 `json:"root,omitempty"` // OID of the partitioned table that a partition belongs to
+	Def  string `json:"def,omitempty"`  // publication: what it publishes, in a canonical form
+}
+
+// Gap is a range of WAL, or of rows, that may never have been published.
+type Gap struct {
+	From   pglogrepl.LSN `json:"from"` // zero: since ever
+	To     pglogrepl.LSN `json:"to"`
+	Table  string        `json:"table,omitempty"` // "" means every outbox table
+	Reason string        `json:"reason"`
+	Found  time.Time     `json:"found"`
+}
+
+// Store keeps marks. One goroutine calls it at a time.
+type Store interface {
+	// Load returns the mark with the highest (epoch, LSN) of the slot, and false
+	// when there is none. systemID and slot are the key: a slot of the same name
+	// on another cluster has another mark.
+	Load(ctx context.Context, systemID, slot string) (Mark, bool, error)
+	// Save returns when m is durable. It refuses, with ErrStale, a mark whose
+	// (epoch, LSN) is below the highest that this store saved or loaded for the
+	// key; saving the same again is allowed.
+	Save(ctx context.Context, m Mark) error
+	// Close releases connections. Closing twice is safe.
+	Close() error
+}
+
+// ErrStale is returned by Save for a mark that would go back within its epoch.
+var ErrStale = errors.New("mark would go back")

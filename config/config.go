@@ -1,0 +1,149 @@
+// Package config is the one configuration of the service: read from a YAML
+// file and the environment, strict about what it does not know, validated as a
+// whole before anything connects.
+package config
+
+import "time"
+
+// Config is the whole configuration. Each field's tags are the single source of
+// the example file, the reference in docs/configuration.md and the environment
+// variable's name: `yaml` is the key, `default` its default as written in YAML,
+// `doc` one sentence (with the unit), `secret:"true"` masks it when printed.
+// A key a.b.c is given by the environment as CDC_RELAY_A_B_C.
+type Config struct {
+	Source     Source     `yaml:"source" doc:"The PostgreSQL database with the outbox."`
+	Outbox     []Outbox   `yaml:"outbox" doc:"The outbox tables. Without this key: one table public.outbox in the default shape."`
+	Kafka      Kafka      `yaml:"kafka" doc:"The Kafka cluster that receives the events."`
+	Sink       string     `yaml:"sink" default:"kafka" doc:"Where events go: kafka, or null (counts and discards them; for development and benchmarks; needs checkpoint.store: file)."`
+	Checkpoint Checkpoint `yaml:"checkpoint" doc:"Where the durable mark of what has been published is kept."`
+	Relay      Relay      `yaml:"relay" doc:"Budgets, limits and intervals of the relay."`
+	Admin      Admin      `yaml:"admin" doc:"Health and metrics over HTTP."`
+	Log        Log        `yaml:"log" doc:"Logging, to standard error."`
+}
+
+// Source is the connection to PostgreSQL and what it reads there.
+type Source struct {
+	URL          string `yaml:"url" secret:"true" doc:"Connection string, as a URL or in key=value form. Keys below, and the usual PG* variables, fill in what it leaves out."`
+	Host         string `yaml:"host" doc:"Host name, address, or directory of a Unix socket."`
+	Port         int    `yaml:"port" default:"0" doc:"Port; 0 takes PGPORT or 5432."`
+	Database     string `yaml:"database" doc:"Database with the outbox."`
+	User         string `yaml:"user" doc:"Role; it needs LOGIN and REPLICATION."`
+	Password     string `yaml:"password" secret:"true" doc:"Password."`
+	PasswordFile string `yaml:"password_file" doc:"File with the password; read again at each connect."`
+	SSLMode      string `yaml:"sslmode" doc:"disable, allow, prefer, require, verify-ca or verify-full, as in libpq."`
+	SSLRootCert  string `yaml:"sslrootcert" doc:"File with the certificate authorities to trust."`
+	SSLCert      string `yaml:"sslcert" doc:"File with the client certificate."`
+	SSLKey       string `yaml:"sslkey" doc:"File with the client key."`
+	Slot         string `yaml:"slot" default:"cdc_relay" doc:"Logical replication slot; one relay each."`
+	Publication  string `yaml:"publication" default:"cdc_relay" doc:"Publication that holds the outbox tables."`
+	// ApplicationName is what pg_stat_activity and synchronous_standby_names see.
+	ApplicationName    string        `yaml:"application_name" default:"cdc-relay" doc:"Name shown in pg_stat_activity and pg_stat_replication."`
+	AllowSynchronous   bool          `yaml:"allow_synchronous" default:"false" doc:"Run although synchronous_standby_names can match application_name, so that every commit of the application may wait for Kafka."`
+	StatusInterval     time.Duration `yaml:"status_interval" default:"1s" doc:"How often the position is confirmed to the server when nothing else asks for it."`
+	SilenceTimeout     time.Duration `yaml:"silence_timeout" default:"15s" doc:"A connection on which the server says nothing for this long is given up; it is asked for a sign of life three times before."`
+	WatchInterval      time.Duration `yaml:"watch_interval" default:"3s" doc:"How often slot, publication and tables are looked at."`
+	LogicalDecodingMem string        `yaml:"logical_decoding_work_mem" doc:"Server memory for decoding on this connection, such as 256MB; empty leaves the server's setting."`
+	WalSenderTimeout   string        `yaml:"wal_sender_timeout" doc:"wal_sender_timeout on this connection, such as 60s; empty leaves the server's setting."`
+	Failover           bool          `yaml:"failover" default:"false" doc:"Create the slot with FAILOVER, so that standbys can take it over (PostgreSQL 17 and newer)."`
+}
+
+// Outbox maps one table; see route.Table.
+type Outbox struct {
+	Table           string            `yaml:"table" default:"public.outbox" doc:"Table, as schema.table; without a schema it is public."`
+	Columns         OutboxColumns     `yaml:"columns" doc:"Which column is what."`
+	Topic           string            `yaml:"topic" default:"outbox.event.{aggregatetype}" doc:"Topic, with {column} replaced by that column's value. Not used when columns.topic is set."`
+	Headers         map[string]string `yaml:"headers" doc:"Extra columns published as headers, as column: header."`
+	IDHeader        string            `yaml:"id_header" default:"id" doc:"Header that carries the event's id."`
+	TypeHeader      string            `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type."`
+	PositionHeaders bool              `yaml:"position_headers" default:"true" doc:"Add the headers lsn (commit LSN, 16 hex digits) and seq (ordinal in the transaction), which order all events of one timeline."`
+}
+
+// OutboxColumns names the columns of an outbox table. "" means that there is
+// none, where that is allowed.
+type OutboxColumns struct {
+	ID        string `yaml:"id" default:"id" doc:"Identity of the event; never NULL."`
+	Key       string `yaml:"key" default:"aggregateid" doc:"Record key; empty string for no key."`
+	Type      string `yaml:"type" default:"type" doc:"Type of the event, published as a header; empty string for none."`
+	Payload   string `yaml:"payload" default:"payload" doc:"Record value."`
+	Topic     string `yaml:"topic" default:"" doc:"Column that holds the topic; instead of the template."`
+	Timestamp string `yaml:"timestamp" default:"" doc:"Column with the record's time (timestamptz, timestamp as UTC, or integer milliseconds); empty string for the commit time."`
+	Partition string `yaml:"partition" default:"" doc:"Integer column with the partition; NULL or empty string for the choice by key."`
+}
+
+// Kafka is the connection to the brokers and how records are produced.
+type Kafka struct {
+	Brokers        []string      `yaml:"brokers" doc:"Bootstrap brokers, as host:port."`
+	ClientID       string        `yaml:"client_id" default:"cdc-relay" doc:"Client id shown in the brokers' logs and quotas."`
+	TLS            TLS           `yaml:"tls" doc:"TLS to the brokers."`
+	SASL           SASL          `yaml:"sasl" doc:"SASL authentication."`
+	Compression    string        `yaml:"compression" default:"none" doc:"none, gzip, snappy, lz4 or zstd."`
+	MaxBatchBytes  Bytes         `yaml:"max_batch_bytes" default:"900KiB" doc:"Largest record batch before compression; a larger record travels alone. The topic's max.message.bytes is respected when it is smaller."`
+	RequestTimeout time.Duration `yaml:"request_timeout" default:"30s" doc:"How long a produce request may take before it is tried again; the broker gets half."`
+	DialTimeout    time.Duration `yaml:"dial_timeout" default:"10s" doc:"How long connecting and authenticating may take."`
+	MetadataTTL    time.Duration `yaml:"metadata_ttl" default:"2s" doc:"How long topic leaders are cached."`
+	RetryMin       time.Duration `yaml:"retry_min" default:"50ms" doc:"First pause between attempts."`
+	RetryMax       time.Duration `yaml:"retry_max" default:"1s" doc:"Longest pause between attempts."`
+	Topics         Topics        `yaml:"topics" doc:"How setup --create-topics makes topics."`
+}
+
+// Topics says how topics are made.
+type Topics struct {
+	Names       []string `yaml:"names" doc:"Topics that setup --create-topics makes and check looks at, beside those without {column} in the template."`
+	Partitions  int      `yaml:"partitions" default:"6" doc:"Partitions of a topic that is made."`
+	Replication int      `yaml:"replication" default:"-1" doc:"Replication factor of a topic that is made; -1 takes the broker's default."`
+}
+
+// TLS to the brokers.
+type TLS struct {
+	Enabled    bool   `yaml:"enabled" default:"false" doc:"Use TLS."`
+	CAFile     string `yaml:"ca_file" doc:"File with the certificate authorities to trust; empty takes the system's."`
+	CertFile   string `yaml:"cert_file" doc:"File with the client certificate, for mutual TLS; read again at each connect."`
+	KeyFile    string `yaml:"key_file" doc:"File with the client key; read again at each connect."`
+	ServerName string `yaml:"server_name" doc:"Name to verify in the brokers' certificates; empty takes the host."`
+	Insecure   bool   `yaml:"insecure_skip_verify" default:"false" doc:"Do not verify the brokers' certificates. Anyone on the network can then read and change events."`
+}
+
+// SASL authentication to the brokers.
+type SASL struct {
+	Mechanism    string `yaml:"mechanism" default:"" doc:"plain, scram-sha-256 or scram-sha-512; empty for none."`
+	Username     string `yaml:"username" doc:"User name."`
+	Password     string `yaml:"password" secret:"true" doc:"Password."`
+	PasswordFile string `yaml:"password_file" doc:"File with the password; read again at each connect."`
+}
+
+// Checkpoint says where the mark is kept.
+type Checkpoint struct {
+	Store       string `yaml:"store" default:"kafka" doc:"kafka, or file (for the null sink, tests and development)."`
+	Topic       string `yaml:"topic" default:"cdc-relay-marks" doc:"Compacted topic with one partition for the marks; several relays may share it."`
+	Replication int    `yaml:"replication" default:"-1" doc:"Replication factor with which setup makes that topic; -1 takes the broker's default."`
+	File        string `yaml:"file" default:"cdc-relay.mark" doc:"File for the mark with store: file."`
+}
+
+// Relay holds budgets and limits.
+type Relay struct {
+	MaxInFlight     Bytes         `yaml:"max_in_flight_bytes" default:"64MiB" doc:"Memory for records that are not acked yet, with the client's copies. When it is full the relay stops reading; the slot then holds the rest."`
+	MaxRowBytes     Bytes         `yaml:"max_row_bytes" default:"64MiB" doc:"A row larger than this stops the relay, naming its LSN."`
+	MaxAheadTx      int           `yaml:"max_ahead_transactions" default:"1000000" doc:"How many transactions may be published past a halted record; a restart would repeat them."`
+	MaxAheadWAL     Bytes         `yaml:"max_ahead_wal_bytes" default:"1GiB" doc:"How many bytes of WAL may be published past a halted record; a restart would repeat them."`
+	SaveInterval    time.Duration `yaml:"save_interval" default:"100ms" doc:"Shortest pause between two saves of the mark while events flow."`
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"20s" doc:"How long a clean stop may take; past it the relay exits with 1 and says what will repeat."`
+	StandbyInterval time.Duration `yaml:"standby_interval" default:"1s" doc:"How often a standby instance looks whether the slot is free."`
+	ReconnectMin    time.Duration `yaml:"reconnect_min" default:"100ms" doc:"First pause before connecting to the server again."`
+	ReconnectMax    time.Duration `yaml:"reconnect_max" default:"5s" doc:"Longest pause before connecting to the server again."`
+	StallTimeout    time.Duration `yaml:"stall_timeout" default:"30s" doc:"Not ready when events wait and none was acked for this long."`
+}
+
+// Admin is the HTTP server.
+type Admin struct {
+	Listen string `yaml:"listen" default:"127.0.0.1:9464" doc:"Address for /livez, /readyz and /metrics; empty turns it off."`
+}
+
+// Log configures logging.
+type Log struct {
+	Level  string `yaml:"level" default:"info" doc:"debug, info, warn or error."`
+	Format string `yaml:"format" default:"json" doc:"json or console."`
+}
+
+// Bytes is a size: a whole number of bytes, or with a unit (KiB, MiB, GiB, kB,
+// MB, GB).
+type Bytes int64
