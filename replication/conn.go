@@ -1,0 +1,150 @@
+// Package replication owns the walsender connection: frames, keepalives and
+// standby status of a logical replication stream. It confirms only what it is
+// told to, and keeps the connection alive while its reader waits for something
+// else.
+package replication
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/cdc-relay/cdc-relay/fault"
+)
+
+// Config of a connection.
+type Config struct {
+	// Postgres is the connection's settings; it is copied.
+	Postgres        *pgconn.Config
+	ApplicationName string
+	// RuntimeParams are startup parameters beside the forced ones.
+	RuntimeParams map[string]string
+	// StatusInterval is how often a status goes out when nothing else asks for one.
+	StatusInterval time.Duration
+	// SilenceTimeout is after how long without a byte from the server the
+	// connection is given up. The server is asked for a sign of life four times
+	// as often.
+	SilenceTimeout time.Duration
+	// MaxMessageBytes is the largest message that is read into memory.
+	MaxMessageBytes int64
+	// OnNotice is called from Next for each notice of the server; may be nil.
+	OnNotice func(*pgconn.Notice)
+}
+
+// forced are the settings that decide how values are printed, so that no ALTER
+// DATABASE or ALTER ROLE changes the bytes; and the time-outs that could end a
+// long decode. Only what PostgreSQL 13 knows: a server refuses a connection
+// with an unknown one.
+var forced = map[string]string{
+	"replication":                         "database",
+	"client_encoding":                     "UTF8",
+	"datestyle":                           "ISO",
+	"timezone":                            "UTC",
+	"bytea_output":                        "hex",
+	"intervalstyle":                       "postgres",
+	"extra_float_digits":                  "1",
+	"client_min_messages":                 "warning", // PostgreSQL 18 tells of a missing publication only by a warning
+	"statement_timeout":                   "0",
+	"lock_timeout":                        "0",
+	"idle_in_transaction_session_timeout": "0",
+}
+
+// Conn is a replication connection that does not stream yet. It is used by one
+// goroutine.
+type Conn struct {
+	cfg    Config
+	pg     *pgconn.PgConn
+	frames *frameReader
+}
+
+// Connect opens a replication connection to cfg's database.
+func Connect(ctx context.Context, cfg Config) (*Conn, error) {
+	c := &Conn{cfg: cfg}
+	pc := cfg.Postgres.Copy()
+	pc.RuntimeParams = maps.Clone(pc.RuntimeParams)
+	if pc.RuntimeParams == nil {
+		pc.RuntimeParams = map[string]string{}
+	}
+	delete(pc.RuntimeParams, "options") // could set what is forced below
+	maps.Copy(pc.RuntimeParams, cfg.RuntimeParams)
+	maps.Copy(pc.RuntimeParams, forced)
+	pc.RuntimeParams["application_name"] = cfg.ApplicationName
+	pc.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if cfg.OnNotice != nil {
+			cfg.OnNotice(n)
+		}
+	}
+	pc.DialFunc = dialer(cfg.SilenceTimeout).DialContext
+	pc.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+		c.frames = newFrameReader(r)
+		return pgproto3.NewFrontend(c.frames, w)
+	}
+	pg, err := pgconn.ConnectConfig(ctx, pc)
+	if err != nil {
+		return nil, fmt.Errorf("open a replication connection: %w", err)
+	}
+	c.pg = pg
+	return c, nil
+}
+
+// System is what the server says of itself on this connection.
+type System struct {
+	ID       string // system identifier, decimal
+	Timeline int32
+	XLogPos  pglogrepl.LSN
+	Database string
+}
+
+// Identify asks the server which cluster and timeline it is.
+func (c *Conn) Identify(ctx context.Context) (System, error) {
+	r, err := pglogrepl.IdentifySystem(ctx, c.pg)
+	if err != nil {
+		return System{}, fmt.Errorf("identify the server: %w", err)
+	}
+	return System{ID: r.SystemID, Timeline: r.Timeline, XLogPos: r.XLogPos, Database: r.DBName}, nil
+}
+
+// PID is the walsender's process id.
+func (c *Conn) PID() uint32 { return c.pg.PID() }
+
+// Start begins to stream slot's publication at lsn, or at the slot's confirmed
+// LSN where that is higher. The Stream owns the connection from then on, also
+// when Start fails.
+func (c *Conn) Start(ctx context.Context, slot, publication string, lsn pglogrepl.LSN) (*Stream, error) {
+	if lsn == 0 {
+		c.Close()
+		return nil, fault.Stopped("", "start streaming slot %q: the position to start at is not known", slot)
+	}
+	opts := pglogrepl.StartReplicationOptions{PluginArgs: []string{
+		"proto_version '1'",
+		"publication_names " + quoteLiteral(quoteIdent(publication)),
+	}}
+	if err := pglogrepl.StartReplication(ctx, c.pg, quoteIdent(slot), lsn, opts); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("start streaming slot %q: %w", slot, err)
+	}
+	return newStream(c, lsn), nil
+}
+
+// Close ends the connection without a word about positions. Closing twice is
+// safe.
+func (c *Conn) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = c.pg.Close(ctx)
+}
+
+// quoteIdent quotes an identifier as the replication grammar and the list of
+// publication names read it.
+func quoteIdent(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+
+// quoteLiteral quotes a string for the replication grammar, which knows no
+// escapes but the doubled quote.
+func quoteLiteral(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
