@@ -1,0 +1,155 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/checkpoint"
+)
+
+// Publication is a publication and what it publishes.
+type Publication struct {
+	OID       uint32
+	Name      string
+	Owner     string
+	AllTables bool
+	Insert    bool
+	Update    bool
+	Delete    bool
+	Truncate  bool
+	ViaRoot   bool
+	// Xmin is the transaction that wrote its catalog row last.
+	Xmin string
+	// Tables are those whose name the rows arrive under: with ViaRoot the roots,
+	// else the leaf partitions.
+	Tables []PublishedTable
+}
+
+// PublishedTable is a table as a publication publishes it.
+type PublishedTable struct {
+	OID       uint32
+	Schema    string
+	Name      string
+	RowFilter string   // "" : none
+	Columns   []string // nil: no column list, all columns
+}
+
+// Table returns how the table is published; false when it is not.
+func (p Publication) Table(t TableName) (PublishedTable, bool) {
+	for _, pt := range p.Tables {
+		if pt.Schema == t.Schema && pt.Name == t.Name {
+			return pt, true
+		}
+	}
+	return PublishedTable{}, false
+}
+
+// DefString is the canonical form of what decides whether rows of the tables are
+// sent: a difference between two of them means that rows may not have been.
+// Without tables it covers every table of the publication.
+func (p Publication) DefString(tables ...TableName) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "insert=%t via_root=%t all_tables=%t", p.Insert, p.ViaRoot, p.AllTables)
+	published := slices.Clone(p.Tables)
+	slices.SortFunc(published, func(x, y PublishedTable) int {
+		return strings.Compare(x.Schema+"."+x.Name, y.Schema+"."+y.Name)
+	})
+	for _, t := range published {
+		name := TableName{t.Schema, t.Name}
+		if len(tables) > 0 && !slices.Contains(tables, name) {
+			continue
+		}
+		if t.RowFilter != "" {
+			fmt.Fprintf(&b, " filter[%s]=%s", name, t.RowFilter)
+		}
+		if t.Columns != nil {
+			fmt.Fprintf(&b, " columns[%s]=%s", name, strings.Join(t.Columns, ","))
+		}
+	}
+	return b.String()
+}
+
+// Publication reads a publication; false when there is none.
+func (s *Session) Publication(ctx context.Context, name string) (Publication, bool, error) {
+	p := Publication{Name: name}
+	err := s.conn.QueryRow(ctx, `SELECT oid, pg_get_userbyid(pubowner)::text, puballtables, pubinsert, pubupdate,
+		pubdelete, pubtruncate, pubviaroot, xmin::text FROM pg_publication WHERE pubname = $1`, name).
+		Scan(&p.OID, &p.Owner, &p.AllTables, &p.Insert, &p.Update, &p.Delete, &p.Truncate, &p.ViaRoot, &p.Xmin)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Publication{}, false, nil
+	}
+	if err != nil {
+		return Publication{}, false, fmt.Errorf("read publication %q: %w", name, err)
+	}
+	filter, columns := "NULL::text", "NULL::text[]"
+	if s.version >= 150000 {
+		filter = "t.rowfilter"
+		columns = "CASE WHEN r.prattrs IS NOT NULL THEN t.attnames::text[] END"
+	}
+	rows, err := s.conn.Query(ctx, `SELECT c.oid, t.schemaname::text, t.tablename::text,
+			coalesce(`+filter+`, ''), `+columns+`
+		FROM pg_publication_tables t
+		JOIN pg_namespace n ON n.nspname = t.schemaname
+		JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+		LEFT JOIN pg_publication_rel r ON r.prrelid = c.oid AND r.prpubid = $2::oid
+		WHERE t.pubname = $1 ORDER BY 2, 3`, name, p.OID)
+	if err != nil {
+		return Publication{}, false, fmt.Errorf("read the tables of publication %q: %w", name, err)
+	}
+	p.Tables, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (PublishedTable, error) {
+		var t PublishedTable
+		err := row.Scan(&t.OID, &t.Schema, &t.Name, &t.RowFilter, &t.Columns)
+		return t, err
+	})
+	if err != nil {
+		return Publication{}, false, fmt.Errorf("read the tables of publication %q: %w", name, err)
+	}
+	return p, true, nil
+}
+
+// Identities are the catalog objects that the stream depends on.
+type Identities struct {
+	// Publication has OID 0 when there is none.
+	Publication checkpoint.Identity
+	// Relations are the configured tables whose rows arrive under their name, each
+	// followed by its leaf partitions, ordered by name.
+	Relations []checkpoint.Identity
+}
+
+// Identities reads the publication and those of the tables that it publishes, in
+// one snapshot each.
+func (s *Session) Identities(ctx context.Context, publication string, tables []TableName) (Identities, error) {
+	ids := Identities{Publication: checkpoint.Identity{Name: publication}}
+	p, ok, err := s.Publication(ctx, publication)
+	if err != nil || !ok {
+		return ids, err
+	}
+	ids.Publication.OID = p.OID
+	ids.Publication.Def = p.DefString(tables...)
+	if len(tables) == 0 {
+		return ids, nil
+	}
+	sorted := slices.Clone(tables)
+	slices.SortFunc(sorted, func(x, y TableName) int { return strings.Compare(x.String(), y.String()) })
+	for _, t := range slices.Compact(sorted) {
+		pt, ok := p.Table(t)
+		if !ok {
+			continue
+		}
+		ids.Relations = append(ids.Relations, checkpoint.Identity{OID: pt.OID, Name: t.String()})
+		leaves, err := s.leaves(ctx, pt.OID)
+		if err != nil {
+			return ids, err
+		}
+		for _, leaf := range leaves {
+			ids.Relations = append(ids.Relations,
+				checkpoint.Identity{OID: leaf.OID, Name: leaf.Name, Root: pt.OID})
+		}
+	}
+	return ids, nil
+}
