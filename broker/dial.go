@@ -1,0 +1,209 @@
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/apiversions"
+	"github.com/segmentio/kafka-go/protocol/saslauthenticate"
+	"github.com/segmentio/kafka-go/protocol/saslhandshake"
+	"github.com/segmentio/kafka-go/sasl"
+)
+
+// stage is how far a connection came; it decides what its error may mean.
+type stage string
+
+const (
+	stageTCP   stage = "connect"
+	stageFiles stage = "read credentials"
+	stageTLS   stage = "TLS handshake"
+	stageAPI   stage = "first request"
+	stageSASL  stage = "SASL authentication"
+	stageUse   stage = "request"
+)
+
+// dialer makes connections that are ready for requests.
+type dialer struct {
+	cfg Config
+}
+
+// keepAlive finds a peer that vanished on a connection where nothing is sent:
+// within about 30 s.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// DialContext returns a connection after TLS and SASL, without a deadline. The
+// whole takes no longer than DialTimeout. Its errors are *fault.Error.
+func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, _, err := d.open(ctx, network, address)
+	return conn, err
+}
+
+// open also returns the versions that the broker offers; nil without SASL,
+// where nobody asked yet.
+func (d *dialer) open(ctx context.Context, network, address string) (net.Conn, *protocol.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
+	defer cancel()
+	raw, err := (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, nil, d.explain(stageTCP, address, err)
+	}
+	// Invariant: from here on every read and write has an absolute deadline, and
+	// the end of ctx interrupts it, until the handshake is over.
+	deadline, _ := ctx.Deadline()
+	if err := raw.SetDeadline(deadline); err != nil {
+		_ = raw.Close()
+		return nil, nil, d.explain(stageTCP, address, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	conn, pc, st, err := d.handshake(ctx, raw, address)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = raw.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		_ = raw.Close()
+		if ctx.Err() != nil {
+			err = errors.Join(ctx.Err(), err)
+		}
+		return nil, nil, d.explain(st, address, err)
+	}
+	return conn, pc, nil
+}
+
+func (d *dialer) handshake(ctx context.Context, raw net.Conn, address string) (net.Conn, *protocol.Conn, stage, error) {
+	conn := raw
+	if d.cfg.TLS.Enabled {
+		tc, err := d.cfg.TLS.load()
+		if err != nil {
+			return nil, nil, stageFiles, err
+		}
+		if tc.ServerName == "" {
+			tc.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		t := tls.Client(raw, tc)
+		if err := t.HandshakeContext(ctx); err != nil {
+			return nil, nil, stageTLS, err
+		}
+		conn = t
+	}
+	if d.cfg.SASL.Mechanism == "" {
+		return &alertConn{Conn: conn, watch: !d.cfg.TLS.Enabled}, nil, stageAPI, nil
+	}
+	m, err := d.cfg.SASL.load()
+	if err != nil {
+		return nil, nil, stageFiles, err
+	}
+	guarded := &alertConn{Conn: conn, watch: !d.cfg.TLS.Enabled}
+	pc := protocol.NewConn(guarded, d.cfg.ClientID)
+	if err := negotiate(pc); err != nil {
+		return nil, nil, stageAPI, err
+	}
+	if err := authenticate(ctx, pc, m, address); err != nil {
+		return nil, nil, stageSASL, err
+	}
+	return guarded, pc, stageUse, nil
+}
+
+// negotiate asks for the versions of the broker's requests, and sets them.
+func negotiate(pc *protocol.Conn) error {
+	r, err := pc.RoundTrip(new(apiversions.Request))
+	if err != nil {
+		return err
+	}
+	res, ok := r.(*apiversions.Response)
+	if !ok {
+		return fmt.Errorf("unexpected answer %T", r)
+	}
+	if res.ErrorCode != 0 {
+		return kafka.Error(res.ErrorCode)
+	}
+	versions := make(map[protocol.ApiKey]int16, len(res.ApiKeys))
+	for _, k := range res.ApiKeys {
+		key := protocol.ApiKey(k.ApiKey)
+		versions[key] = key.SelectVersion(k.MinVersion, k.MaxVersion)
+	}
+	pc.SetVersions(versions)
+	return nil
+}
+
+func authenticate(ctx context.Context, pc *protocol.Conn, m sasl.Mechanism, address string) error {
+	r, err := pc.RoundTrip(&saslhandshake.Request{Mechanism: m.Name()})
+	if err != nil {
+		return err
+	}
+	if res, ok := r.(*saslhandshake.Response); ok && res.ErrorCode != 0 {
+		return &refusedMechanism{offered: res.Mechanisms, err: kafka.Error(res.ErrorCode)}
+	}
+	host, _, _ := net.SplitHostPort(address)
+	sess, out, err := startSASL(sasl.WithMetadata(ctx, &sasl.Metadata{Host: host}), m)
+	if err != nil {
+		return err
+	}
+	for done := false; !done; {
+		r, err := pc.RoundTrip(&saslauthenticate.Request{AuthBytes: out})
+		if err != nil {
+			return err
+		}
+		res, ok := r.(*saslauthenticate.Response)
+		if !ok {
+			return fmt.Errorf("unexpected answer %T", r)
+		}
+		if res.ErrorCode != 0 {
+			return kafka.Error(res.ErrorCode)
+		}
+		if done, out, err = sess.Next(ctx, res.AuthBytes); err != nil {
+			// Most often: the broker does not know the password either.
+			return fmt.Errorf("%w: the broker's answer does not prove that it knows the password", errServerProof)
+		}
+	}
+	return nil
+}
+
+// refusedMechanism is a SASL mechanism that the broker does not take.
+type refusedMechanism struct {
+	offered []string
+	err     error
+}
+
+func (e *refusedMechanism) Error() string {
+	if len(e.offered) == 0 {
+		return e.err.Error()
+	}
+	return fmt.Sprintf("%v (it offers %v)", e.err, e.offered)
+}
+
+func (e *refusedMechanism) Unwrap() error { return e.err }
+
+var errServerProof = errors.New("SASL exchange failed")
+
+// errSpeaksTLS is a TLS alert where a Kafka answer was due.
+var errSpeaksTLS = errors.New("the broker answered with a TLS alert: this port speaks TLS")
+
+// alertConn recognises the one provable sign of plaintext sent to a TLS port:
+// the first bytes that arrive are a TLS alert.
+type alertConn struct {
+	net.Conn
+	watch bool // only until the first bytes; used by the reading goroutine alone
+}
+
+func (c *alertConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if !c.watch || n == 0 {
+		return n, err
+	}
+	c.watch = false
+	// An alert record: type 21, major version 3. As a Kafka frame it would be an
+	// answer of 352 MB.
+	if n >= 2 && p[0] == 21 && p[1] == 3 {
+		return 0, errSpeaksTLS
+	}
+	return n, err
+}

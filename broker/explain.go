@@ -1,0 +1,87 @@
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/cdc-relay/cdc-relay/fault"
+)
+
+// explain turns the error of a connection into a sentence for a person.
+func (d *dialer) explain(st stage, address string, err error) *fault.Error {
+	var known *fault.Error
+	if errors.As(err, &known) {
+		return known
+	}
+	class, _ := Classify(err)
+	e := &fault.Error{Class: class, What: fmt.Sprintf("%s with Kafka broker %s", st, address), Err: err}
+	if st == stageTCP {
+		e.What = fmt.Sprintf("connect to Kafka broker %s", address)
+	}
+	if st == stageFiles {
+		e.What = fmt.Sprintf("read the credentials for Kafka broker %s", address)
+		// A file being replaced is away for a moment; at the start Open has read it.
+		e.Fix = "check that the file exists, is whole and can be read by the relay"
+		return e
+	}
+	switch {
+	case errors.Is(err, errSpeaksTLS):
+		e.Fix = "set kafka.tls.enabled, or give the plaintext port"
+	case isRecordHeader(err):
+		e.Fix = "set kafka.tls.enabled: false, or give the TLS port"
+	case isVerification(err):
+		e.Fix = "give the authority that signed the broker's certificate in kafka.tls.ca_file, and its name in kafka.tls.server_name when it is not the host's"
+	case isAlert(err):
+		e.Fix = "give a client certificate that the broker accepts in kafka.tls.cert_file and kafka.tls.key_file"
+	case errors.Is(err, kafka.SASLAuthenticationFailed), errors.Is(err, errServerProof):
+		e.Fix = fmt.Sprintf("check kafka.sasl.username (%q) and the password, and that the broker knows this user for %s",
+			d.cfg.SASL.Username, strings.ToUpper(d.cfg.SASL.Mechanism))
+	case errors.Is(err, kafka.UnsupportedSASLMechanism):
+		e.Fix = "set kafka.sasl.mechanism to one that the broker offers"
+	case errors.Is(err, kafka.IllegalSASLState):
+		e.Fix = "this port does not take SASL: remove kafka.sasl, or give the port that does"
+	case errors.Is(err, kafka.UnsupportedVersion):
+		e.Fix = "use Kafka 2.1 or newer"
+	case closedByPeer(err):
+		e.Fix = d.hint(st)
+	case errors.Is(err, context.DeadlineExceeded):
+		e.What += fmt.Sprintf(": no answer within %s", d.cfg.DialTimeout)
+	}
+	return e
+}
+
+// hint says what a connection closed without a word may mean. It proves
+// nothing: a broker that stops does the same.
+func (d *dialer) hint(st stage) string {
+	switch {
+	case st == stageTCP:
+		return ""
+	case st == stageTLS:
+		return "if it goes on, the broker may expect no TLS on this port; check kafka.tls.enabled and the port"
+	case st == stageSASL:
+		return "if it goes on, the broker may not accept these credentials; check kafka.sasl"
+	case !d.cfg.TLS.Enabled && d.cfg.SASL.Mechanism == "":
+		return "if it goes on, the broker may expect TLS or SASL on this port; check kafka.tls, kafka.sasl and the port"
+	case d.cfg.SASL.Mechanism == "":
+		return "if it goes on, the broker may expect SASL or a client certificate; check kafka.sasl and kafka.tls"
+	default:
+		return "if it goes on, the broker may expect other security on this port; check kafka.tls, kafka.sasl and the port"
+	}
+}
+
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+func isRecordHeader(err error) bool {
+	var rh tls.RecordHeaderError
+	return errors.As(err, &rh)
+}
