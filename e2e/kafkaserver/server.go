@@ -45,6 +45,8 @@ type Options struct {
 	Listeners []Listener
 	// StartTimeout bounds each start; two minutes when zero.
 	StartTimeout time.Duration
+
+	training bool
 }
 
 // Listener is a further listener on loopback.
@@ -54,8 +56,8 @@ type Listener struct {
 	Port     int    // 0: a free one
 }
 
-// fastStart makes the JVM compile little and archive-load its own classes: half the start time of the defaults.
-var fastStart = []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData"}
+// fastStart makes the JVM compile little.
+var fastStart = []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}
 
 // Broker is one Kafka broker, running, paused or stopped.
 type Broker struct {
@@ -63,6 +65,8 @@ type Broker struct {
 	dir            string
 	temp           bool
 	jars           string
+	classpath      string
+	training       bool // this broker runs to write the class archive
 	java           string
 	port           int
 	controllerPort int
@@ -83,13 +87,21 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if opts.JVMFlags == nil {
 		opts.JVMFlags = fastStart
 	}
-	b := &Broker{opts: opts, dir: opts.Dir}
+	b := &Broker{opts: opts, dir: opts.Dir, training: opts.training}
 	var err error
 	if b.jars, err = EnsureJars(ctx); err != nil {
 		return nil, err
 	}
 	if b.java, err = findJava(); err != nil {
 		return nil, err
+	}
+	if b.classpath, err = classpath(b.jars); err != nil {
+		return nil, err
+	}
+	if !opts.training {
+		if err := ensureArchive(ctx, b.jars); err != nil {
+			return nil, err
+		}
 	}
 	if b.dir == "" {
 		b.temp = true
@@ -261,9 +273,10 @@ func (b *Broker) Start(ctx context.Context) error {
 		return nil
 	}
 	args := append([]string{"-Xms64m", "-Xmx" + b.opts.Heap}, b.opts.JVMFlags...)
-	args = append(args, "-Djava.awt.headless=true", "-Djava.io.tmpdir="+b.dir,
+	args = append(args, b.archive(), "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-XX:-UsePerfData",
+		"-Djava.awt.headless=true", "-Djava.io.tmpdir="+b.dir,
 		"-Dlog4j2.configurationFile="+filepath.Join(b.dir, "log4j2.properties"),
-		"-cp", filepath.Join(b.jars, "*"), "kafka.Kafka", b.propertiesPath())
+		"-cp", b.classpath, "kafka.Kafka", b.propertiesPath())
 	p, err := proc.Start(proc.Spec{Path: b.java, Args: args, Dir: b.dir, LogFile: b.LogPath()})
 	if err != nil {
 		return err

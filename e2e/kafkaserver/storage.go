@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -82,6 +83,56 @@ func fetch(ctx context.Context, dir string) error {
 		return fmt.Errorf("run Maven: %w: %s", err, out.Bytes()[max(0, out.Len()-2000):])
 	}
 	return os.Rename(part, dir)
+}
+
+// classpath lists the jars in a fixed order, since a class archive is only good for the very class path it was made with.
+func classpath(jars string) (string, error) {
+	names, err := filepath.Glob(filepath.Join(jars, "*.jar"))
+	if err != nil {
+		return "", err
+	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("%w: no jar in %s", ErrNoJars, jars)
+	}
+	return strings.Join(names, ":"), nil // Glob sorts
+}
+
+// archive is the JVM flag that writes or uses the class archive, which halves the time of a start. Where the archive does
+// not fit, the JVM goes on without it.
+func (b *Broker) archive() string {
+	if b.training {
+		return "-XX:ArchiveClassesAtExit=" + b.jars + ".jsa.part"
+	}
+	return "-XX:SharedArchiveFile=" + b.jars + ".jsa"
+}
+
+// ensureArchive starts and stops a broker once to write the class archive.
+func ensureArchive(ctx context.Context, jars string) error {
+	path := jars + ".jsa"
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	unlock, err := proc.Lock(path + ".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	_ = os.Remove(path + ".part")
+	b, err := Start(ctx, Options{training: true})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if err := b.Stop(ctx); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".part", path); err != nil {
+		return os.WriteFile(path, nil, 0o644) // this JVM writes none: do not try again
+	}
+	return nil
 }
 
 func isDir(path string) bool {
