@@ -23,6 +23,9 @@ type Mark struct {
 	SavedAt  time.Time     `json:"saved_at"`
 	// Intent is set while setup has announced the slot and not yet created it.
 	Intent bool `json:"intent,omitempty"`
+	// CheckedLSN is where the server's WAL ended when the identities were last found
+	// in order; zero means at LSN. Rows inserted later may be in doubt.
+	CheckedLSN pglogrepl.LSN `json:"checked_lsn,omitempty"`
 	// Relations are the identities that the stream depends on; a change found
 	// later means that rows may not have been sent.
 	Publication Identity   `json:"publication"`

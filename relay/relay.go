@@ -5,12 +5,21 @@ package relay
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/route"
 	"github.com/cdc-relay/cdc-relay/sink"
 )
@@ -44,7 +53,7 @@ type Config struct {
 }
 
 // Deps are what the relay works with. OpenSink is called once per Run; the
-// relay closes the sink and the store.
+// relay closes the sink, the caller the store.
 type Deps struct {
 	Log      *zap.Logger
 	OpenSink func(ctx context.Context, refused sink.Refused) (sink.Sink, error)
@@ -58,19 +67,160 @@ type Deps struct {
 type Relay struct {
 	cfg  Config
 	deps Deps
+	log  *zap.Logger
+	sink sink.Sink // set once, before the first session
+
+	stopping chan struct{} // closed once, by Stop
+	stopOnce sync.Once
+
+	// known is what the last session learned; used by Run's goroutine only.
+	known preflight.Known
+
+	transactions, rows, bytes, reconnects atomic.Uint64
+
+	mu        sync.Mutex // guards what follows
+	state     State
+	since     time.Time
+	reason    string // why state is not "streaming"
+	server    serverFacts
+	session   *session // the current one, or nil
+	lastMark  checkpoint.Mark
+	lastAcked pglogrepl.LSN // watermark of the last session
+	confirmed pglogrepl.LSN // of the last session
+	errors    map[sink.ErrorKey]uint64
+}
+
+// serverFacts are what the watching session saw last.
+type serverFacts struct {
+	systemID string
+	timeline int32
+	version  int
+	current  pglogrepl.LSN
+	slot     catalog.Slot
+	at       time.Time
 }
 
 // New returns a relay that is not running yet.
-func New(cfg Config, deps Deps) *Relay { return &Relay{cfg: cfg, deps: deps} }
+func New(cfg Config, deps Deps) *Relay {
+	return &Relay{
+		cfg: cfg, deps: deps, log: deps.Log.With(zap.String("slot", cfg.Slot)),
+		stopping: make(chan struct{}),
+		state:    StateStarting, since: time.Now(), reason: "starting",
+		errors: map[sink.ErrorKey]uint64{},
+	}
+}
 
-// Run streams until Stop is called (nil after a clean stop), ctx ends (leaves at
-// once, ctx's error) or something happens that a person must mend (an error of
-// class fault.Stop). It is called once.
-func (r *Relay) Run(ctx context.Context) error { panic("not written yet") }
+// errStopped says within the package that the stop that was asked for has come
+// to the end of a transaction.
+var errStopped = errors.New("stopped")
+
+// Run streams until Stop is called (nil after a clean stop; an error when
+// something published will be published again), ctx ends (leaves at once, ctx's
+// error) or something happens that a person must mend (an error of class
+// fault.Stop). It is called once.
+func (r *Relay) Run(ctx context.Context) error {
+	defer func() { r.setState(StateStopped, "the relay has stopped") }()
+	sk, err := r.deps.OpenSink(ctx, r.refused)
+	if err != nil {
+		return fmt.Errorf("open the sink: %w", err)
+	}
+	r.mu.Lock()
+	r.sink = sk
+	r.mu.Unlock()
+	defer sk.Close()
+	return r.sessions(ctx)
+}
+
+// sessions runs one session after another until a person is needed, or wants it
+// to end.
+func (r *Relay) sessions(ctx context.Context) error {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = r.cfg.ReconnectMin, r.cfg.ReconnectMax
+	pause.Reset()
+	for {
+		began := time.Now()
+		streamed, err := r.runSession(ctx)
+		switch {
+		case errors.Is(err, errStopped):
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case r.isStopping():
+			return r.stoppedBetween(err)
+		}
+		class, code := classify(err)
+		r.count(class, code)
+		if class == fault.Stop {
+			return err
+		}
+		if streamed {
+			r.reconnects.Add(1)
+		}
+		if streamed && time.Since(began) > r.cfg.ReconnectMax {
+			pause.Reset()
+		}
+		wait := pause.NextBackOff()
+		r.setState(StateReconnecting, err.Error())
+		r.log.Warn("connection lost or not made; trying again", zap.Error(err), zap.String("code", code), zap.Duration("pause", wait))
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-r.stopping:
+			return r.stoppedBetween(nil)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// stoppedBetween is the end of a relay that was stopped while it had no stream,
+// or whose stream ended before all was confirmed.
+func (r *Relay) stoppedBetween(err error) error {
+	r.mu.Lock()
+	acked, confirmed := max(r.lastAcked, r.lastMark.LSN), r.confirmed
+	r.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case confirmed == 0 || acked <= confirmed:
+		return nil // nothing was streamed, or all of it is confirmed
+	}
+	return fmt.Errorf("stopped while the server was away: events after %s that were published will be published again, and nothing is lost", confirmed)
+}
 
 // Stop asks for a clean stop and returns at once; Run returns when it is done or
 // after Config.ShutdownTimeout. Calling it again changes nothing.
-func (r *Relay) Stop() {}
+func (r *Relay) Stop() { r.stopOnce.Do(func() { close(r.stopping) }) }
 
-// Status returns a snapshot.
-func (r *Relay) Status() Status { return Status{} }
+func (r *Relay) isStopping() bool {
+	select {
+	case <-r.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// refused is asked about a record that can never be written. Nothing is skipped:
+// its lane halts, and a person decides.
+func (r *Relay) refused(_ context.Context, ref sink.Refusal, _ *sink.Record) (sink.Verdict, error) {
+	r.log.Error("record refused; its partition is halted and nothing after it will be confirmed",
+		zap.String("topic", ref.Topic), zap.Int32("partition", ref.Partition), zap.String("id", ref.ID),
+		zap.Stringer("lsn", ref.LSN), zap.Uint32("seq", ref.Seq), zap.Error(ref.Reason))
+	return sink.Halt, nil
+}
+
+func (r *Relay) setState(s State, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != s {
+		r.state, r.since = s, time.Now()
+		r.log.Info("state changed", zap.String("state", string(s)), zap.String("reason", reason))
+	}
+	r.reason = reason
+}
+
+func (r *Relay) count(class fault.Class, code string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.errors[sink.ErrorKey{Class: class, Code: code}]++
+}

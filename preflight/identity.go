@@ -1,0 +1,104 @@
+package preflight
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/cdc-relay/cdc-relay/catalog"
+	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/fault"
+)
+
+// Changed compares what the stream depended on with what there is now: a table
+// that was dropped and created again, or a partition that was detached, has left
+// the publication without a word. An attached partition, a dropped one (nobody
+// can have inserted into it afterwards) and a table that is new in the
+// configuration are expected. from and to bound the WAL in doubt.
+func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Identities, gone map[uint32]bool, from, to pglogrepl.LSN) error {
+	doubt := fmt.Sprintf("rows inserted from %s to %s may not have been sent; they are still in the table", from, to)
+	fix := "make the publication whole, publish the rows in doubt from the table, then run cdc-relay adopt, which records the gap"
+	if pub.OID != 0 {
+		switch {
+		case now.Publication.OID == 0:
+			return fault.Stopped(fix, "publication %q was dropped; %s", pub.Name, doubt)
+		case now.Publication.OID != pub.OID:
+			return fault.Stopped(fix, "publication %q was dropped and created again; %s", pub.Name, doubt)
+		case now.Publication.Def != pub.Def:
+			return fault.Stopped(fix, "publication %q was changed (it was: %s; it is: %s); %s", pub.Name, pub.Def, now.Publication.Def, doubt)
+		}
+	}
+	byOID := map[uint32]checkpoint.Identity{}
+	roots := map[string]checkpoint.Identity{}
+	for _, r := range now.Relations {
+		byOID[r.OID] = r
+		if r.Root == 0 {
+			roots[r.Name] = r
+		}
+	}
+	for _, was := range rels {
+		if is, ok := byOID[was.OID]; ok && (is.Root == 0) == (was.Root == 0) {
+			continue
+		}
+		if was.Root != 0 {
+			if _, here := byOID[was.Root]; here && gone[was.OID] {
+				continue
+			}
+			if _, here := byOID[was.Root]; here {
+				return fault.Stopped(fix, "partition %s was detached and has left publication %q; %s", was.Name, pub.Name, doubt)
+			}
+			continue // its root is reported
+		}
+		if is, ok := roots[was.Name]; ok {
+			return fault.Stopped(fix, "table %s was dropped and created again (it had the OID %d, it has %d); %s", was.Name, was.OID, is.OID, doubt)
+		}
+		if gone[was.OID] {
+			return fault.Stopped(fix, "table %s was dropped; rows inserted from %s to %s are published if they were decoded before, else as soon as streaming goes on", was.Name, from, to)
+		}
+		return fault.Stopped(fix, "table %s has left publication %q or was renamed; %s", was.Name, pub.Name, doubt)
+	}
+	return nil
+}
+
+// MatchesSynchronous tells whether synchronous_standby_names can match an
+// application name: by its name, without regard to case, or by a star. Its
+// grammar is that of PostgreSQL's syncrep_gram.y: a plain list, or a list in
+// parentheses after FIRST n, ANY n or n.
+func MatchesSynchronous(names, application string) bool {
+	for _, n := range synchronousNames(names) {
+		if n == "*" || strings.EqualFold(n, application) {
+			return true
+		}
+	}
+	return false
+}
+
+func synchronousNames(s string) []string {
+	list := s
+	if i := strings.IndexByte(s, '('); i >= 0 && !strings.Contains(s[:i], `"`) && !strings.Contains(s[:i], ",") {
+		list = strings.TrimSuffix(strings.TrimSpace(s[i+1:]), ")")
+	}
+	var out []string
+	var cur strings.Builder
+	quoted := false
+	for i := 0; i < len(list); i++ {
+		switch c := list[i]; {
+		case c == '"' && quoted && i+1 < len(list) && list[i+1] == '"':
+			cur.WriteByte('"')
+			i++
+		case c == '"':
+			quoted = !quoted
+		case c == ',' && !quoted:
+			out = append(out, cur.String())
+			cur.Reset()
+		case (c == ' ' || c == '\t' || c == '\n') && !quoted:
+		default:
+			cur.WriteByte(c)
+		}
+	}
+	if cur.Len() > 0 {
+		out = append(out, cur.String())
+	}
+	return out
+}

@@ -1,0 +1,287 @@
+// Package preflight owns the rules by which a slot may be streamed: what server,
+// slot, mark and publication must look like, and what each contradiction means.
+// It is pure: facts in, a plan or a sentence out.
+package preflight
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/cdc-relay/cdc-relay/catalog"
+	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/fault"
+)
+
+// Want is what the configuration asks for.
+type Want struct {
+	Slot             string
+	Publication      string
+	Tables           []catalog.TableName
+	ApplicationName  string
+	AllowSynchronous bool
+}
+
+// Facts are what was found. The slot is read before the mark: an instance that
+// takes over must not see a new slot beside an old mark.
+type Facts struct {
+	Server         catalog.Server
+	SystemID       string // of the replication connection
+	Timeline       int32
+	Slot           catalog.Slot
+	HasSlot        bool
+	Mark           checkpoint.Mark
+	HasMark        bool
+	Publication    catalog.Publication
+	HasPublication bool
+	Identities     catalog.Identities
+	// Now is the time to record.
+	Now time.Time
+	// Gone holds the OIDs of relations in the mark that do not exist any more.
+	Gone map[uint32]bool
+}
+
+// Known is what this process knows from its earlier connection to the server.
+type Known struct {
+	StartedAt time.Time     // pg_postmaster_start_time
+	Durable   pglogrepl.LSN // the mark that it saved
+}
+
+// Plan says how to begin.
+type Plan struct {
+	Start pglogrepl.LSN   // where to start streaming
+	Mark  checkpoint.Mark // what later marks are made from
+	Seen  checkpoint.Mark // as it was read
+	// SaveFirst: Mark has changed and must be durable before anything is confirmed.
+	SaveFirst bool
+	// Warnings are sentences for the operator.
+	Warnings []string
+}
+
+// Decide returns the plan, or why the slot must not be streamed: a *fault.Error
+// of class Stop, or Retry where time may heal it.
+func Decide(w Want, f Facts, k Known) (Plan, error) {
+	checks := []func(Want, Facts) error{
+		checkServer, checkSlotAndMark, checkSlot, checkPositions, checkPublication,
+	}
+	for _, check := range checks {
+		if err := check(w, f); err != nil {
+			return Plan{}, err
+		}
+	}
+	if err := Changed(f.Mark.Publication, configured(w, f.Mark.Relations), f.Identities, f.Gone, inDoubtFrom(f.Mark), f.Server.CurrentLSN); err != nil {
+		return Plan{}, err
+	}
+	return plan(w, f, k), nil
+}
+
+func checkServer(w Want, f Facts) error {
+	s := f.Server
+	switch {
+	case s.VersionNum < catalog.MinVersion:
+		return fault.Stopped("use PostgreSQL 13 or newer", "the server's version %d is too old", s.VersionNum)
+	case s.InRecovery:
+		return &fault.Error{Class: fault.Retry, What: "the server is a standby (in recovery); waiting until it is promoted",
+			Fix: "connect to the primary if this is the wrong server"}
+	case s.WALLevel != "logical":
+		return fault.Stopped("set wal_level = logical and restart the server", "the server's wal_level is %q, so it cannot decode", s.WALLevel)
+	case !w.AllowSynchronous && MatchesSynchronous(s.SynchronousStandbyNames, w.ApplicationName):
+		return fault.Stopped("leave this application_name out of synchronous_standby_names, choose another source.application_name, or set source.allow_synchronous: true if it is wanted",
+			"synchronous_standby_names (%s) can match the relay's application_name %q: every commit of the application would wait for Kafka",
+			s.SynchronousStandbyNames, w.ApplicationName)
+	}
+	return nil
+}
+
+func checkSlotAndMark(w Want, f Facts) error {
+	switch {
+	case !f.HasSlot && f.HasMark && f.Mark.Intent:
+		return fault.Stopped("run cdc-relay setup again; it finishes what it began", "setup of slot %q was begun and not finished", w.Slot)
+	case !f.HasSlot && f.HasMark:
+		return fault.Stopped(
+			"find out who dropped it; then run cdc-relay setup to begin with a new slot, and publish the rows in doubt from the table",
+			"slot %q does not exist, but it was published up to %s: events committed after %s may be lost to the stream",
+			w.Slot, f.Mark.LSN, f.Mark.LSN)
+	case !f.HasSlot:
+		return fault.Stopped("run cdc-relay setup", "slot %q does not exist, and no mark of it", w.Slot)
+	case !f.HasMark:
+		return fault.Stopped(
+			fmt.Sprintf("if the events before it were published, or nobody misses them, run cdc-relay adopt --lsn %s; for a slot that was made by hand and never used, cdc-relay setup --existing-slot", f.Slot.Confirmed),
+			"slot %q exists (confirmed up to %s) on the cluster with the system identifier %s, but there is no mark of what was published from it: events before %s may never have been published",
+			w.Slot, f.Slot.Confirmed, f.SystemID, f.Slot.Confirmed)
+	case f.Mark.Intent:
+		return fault.Stopped("run cdc-relay setup again; it finishes what it began", "setup of slot %q was begun and not finished", w.Slot)
+	}
+	return nil
+}
+
+func checkSlot(w Want, f Facts) error {
+	s := f.Slot
+	inDoubt := fmt.Sprintf("events from %s on are not published yet", f.Mark.LSN)
+	switch {
+	case s.Type != "logical":
+		return fault.Stopped("choose another source.slot", "slot %q is a %s slot; the relay needs a logical one; %s", w.Slot, s.Type, inDoubt)
+	case s.Plugin != "pgoutput":
+		return fault.Stopped("choose another source.slot, or drop this one and run cdc-relay setup",
+			"slot %q has the plugin %q instead of pgoutput; %s", w.Slot, s.Plugin, inDoubt)
+	case s.Database != f.Server.Database:
+		return fault.Stopped("connect to that database, or choose another source.slot",
+			"slot %q belongs to the database %q, the connection to %q; %s", w.Slot, s.Database, f.Server.Database, inDoubt)
+	case s.TwoPhase:
+		return fault.Stopped("drop it and run cdc-relay setup; a slot must be made without two_phase",
+			"slot %q has two_phase on: it would deliver transactions that are prepared and not committed; %s", w.Slot, inDoubt)
+	case s.Temporary:
+		return fault.Stopped("choose another source.slot", "slot %q is temporary and ends with its session; %s", w.Slot, inDoubt)
+	case s.Synced:
+		return &fault.Error{Class: fault.Retry, What: fmt.Sprintf("slot %q is kept in step from a primary and cannot be used before this server is promoted", w.Slot)}
+	case s.Lost():
+		return Lost(w.Slot, s, f.Mark.LSN, f.Server.CurrentLSN)
+	}
+	return nil
+}
+
+// Lost is the error for a slot whose WAL the server has given up.
+func Lost(slot string, s catalog.Slot, from, to pglogrepl.LSN) error {
+	why := s.InvalidationReason
+	if why == "" {
+		why = "its WAL was removed; see max_slot_wal_keep_size"
+	}
+	return fault.Stopped(
+		"the rows are still in the table unless they were deleted: drop the slot, run cdc-relay setup for a new one, and publish the rows in doubt from the table",
+		"slot %q is lost (%s): events committed from %s to %s may not have been published and cannot be streamed any more",
+		slot, why, from, to)
+}
+
+// checkPositions holds mark and slot against each other (acked >= durable mark
+// >= confirmed) and both against the server's WAL.
+func checkPositions(w Want, f Facts) error {
+	mark, slot, now := f.Mark, f.Slot, f.Server.CurrentLSN
+	switch {
+	case f.Timeline < mark.Timeline:
+		return fault.Stopped(adoptHint(slot.Confirmed),
+			"the server is on timeline %d, but slot %q was published up to %s on timeline %d: this is an older state of the database, and events up to %s may have been published that it does not have",
+			f.Timeline, w.Slot, mark.LSN, mark.Timeline, mark.LSN)
+	case slot.Confirmed > mark.LSN:
+		return fault.Stopped(adoptHint(slot.Confirmed),
+			"slot %q is confirmed up to %s, ahead of the mark %s: someone else advanced it or made it anew, and events between %s and %s may never have been published",
+			w.Slot, slot.Confirmed, mark.LSN, mark.LSN, slot.Confirmed)
+	case mark.LSN > now && f.Timeline == mark.Timeline:
+		return fault.Stopped(adoptHint(slot.Confirmed),
+			"slot %q was published up to %s, but the server's WAL ends at %s on the same timeline %d: the server went back (restored from a backup?), and events from %s to %s were published that it does not have",
+			w.Slot, mark.LSN, now, f.Timeline, now, mark.LSN)
+	case f.Timeline > mark.Timeline && !slot.Failover:
+		return fault.Stopped(adoptHint(slot.Confirmed),
+			"the server is on timeline %d, but slot %q was published up to %s on timeline %d, and it is not a failover slot: after a promotion its position (%s) cannot be trusted, and events between the two may be missing or may come twice",
+			f.Timeline, w.Slot, mark.LSN, mark.Timeline, slot.Confirmed)
+	}
+	return nil
+}
+
+func adoptHint(at pglogrepl.LSN) string {
+	return fmt.Sprintf("when you know why, run cdc-relay adopt --lsn %s, which records the gap", at)
+}
+
+func checkPublication(w Want, f Facts) error {
+	doubt := fmt.Sprintf("rows inserted from %s to %s may not be sent", inDoubtFrom(f.Mark), f.Server.CurrentLSN)
+	if !f.HasPublication {
+		return fault.Stopped(
+			"run cdc-relay setup to create it; if it was created and dropped in between, also cdc-relay adopt",
+			"publication %q does not exist; %s", w.Publication, doubt)
+	}
+	p := f.Publication
+	if !p.Insert {
+		return fault.Stopped(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", catalog.Ident(w.Publication)),
+			"publication %q does not publish inserts; %s", w.Publication, doubt)
+	}
+	published := map[string]bool{}
+	for _, r := range f.Identities.Relations {
+		if r.Root == 0 {
+			published[r.Name] = true
+		}
+	}
+	for _, t := range w.Tables {
+		if !published[t.String()] {
+			return fault.Stopped(
+				fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s, then cdc-relay adopt, which records the gap", catalog.Ident(w.Publication), t.SQL()),
+				"table %s does not exist or is not in publication %q (a table that was dropped and created again has left it); %s", t, w.Publication, doubt)
+		}
+	}
+	return nil
+}
+
+// inDoubtFrom is where WAL begins in which the identities are not known to have
+// been in order.
+func inDoubtFrom(m checkpoint.Mark) pglogrepl.LSN {
+	if m.CheckedLSN != 0 {
+		return m.CheckedLSN
+	}
+	return m.LSN
+}
+
+// configured leaves out the relations of tables that the configuration does not
+// name any more: their rows are not wanted.
+func configured(w Want, rels []checkpoint.Identity) []checkpoint.Identity {
+	names := map[string]bool{}
+	for _, t := range w.Tables {
+		names[t.String()] = true
+	}
+	wanted := map[uint32]bool{}
+	for _, r := range rels {
+		if r.Root == 0 && names[r.Name] {
+			wanted[r.OID] = true
+		}
+	}
+	var out []checkpoint.Identity
+	for _, r := range rels {
+		if wanted[r.OID] || wanted[r.Root] {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// plan is made when every check has passed.
+func plan(w Want, f Facts, k Known) Plan {
+	p := Plan{Start: f.Slot.Confirmed, Mark: f.Mark, Seen: f.Mark}
+	if !k.StartedAt.IsZero() && k.StartedAt.Equal(f.Server.StartedAt) && k.Durable > p.Start && k.Durable <= f.Mark.LSN {
+		p.Start = k.Durable // the server lost our last confirm, not its WAL
+	}
+	if f.Timeline > f.Mark.Timeline {
+		p.SaveFirst = true
+		p.Mark.Epoch++
+		p.Mark.Timeline = f.Timeline
+		p.Mark.LSN = p.Start
+		p.Warnings = append(p.Warnings, fmt.Sprintf(
+			"the server is on the new timeline %d (it was %d): a failover. Events up to %s were published; streaming begins at %s. What lies between may be published again, and what the new primary did not receive is published but gone from the database",
+			f.Timeline, f.Mark.Timeline, f.Mark.LSN, p.Start))
+	}
+	p.Mark.CheckedLSN = f.Server.CurrentLSN
+	p.Mark.Publication = f.Identities.Publication
+	p.Mark.Relations = f.Identities.Relations
+	if len(f.Mark.Relations) > 0 {
+		addGapsForNewTables(w, f, &p)
+	}
+	return p
+}
+
+// addGapsForNewTables records that what an outbox table held before it was added
+// to the configuration was not published.
+func addGapsForNewTables(w Want, f Facts, p *Plan) {
+	known := map[string]bool{}
+	for _, r := range f.Mark.Relations {
+		known[r.Name] = true
+	}
+	for _, t := range w.Tables {
+		if known[t.String()] {
+			continue
+		}
+		p.SaveFirst = true
+		p.Mark.Gaps = append(p.Mark.Gaps, checkpoint.Gap{
+			To: f.Server.CurrentLSN, Table: t.String(), Found: f.Now,
+			Reason: "the table was added to the configuration later; rows from before were not published",
+		})
+		p.Warnings = append(p.Warnings, fmt.Sprintf(
+			"table %s is new in the configuration: rows inserted before %s may not be published; the gap is recorded", t, f.Server.CurrentLSN))
+	}
+}

@@ -1,0 +1,217 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"go.uber.org/zap"
+
+	"github.com/cdc-relay/cdc-relay/catalog"
+	"github.com/cdc-relay/cdc-relay/decoder"
+	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/route"
+	"github.com/cdc-relay/cdc-relay/sink"
+)
+
+// transaction is the one being received.
+type transaction struct {
+	open   bool
+	number uint64 // the tracker's
+	route.Tx
+	seq uint32 // inserts seen
+}
+
+// receive reads the stream and publishes, in WAL order, until ctx ends, the
+// stream fails, or a stop reaches the end of a transaction (errStopped). pctx
+// ends sooner when a stop finds a lane halted: then it does not wait to publish.
+func (s *session) receive(ctx, pctx context.Context) error {
+	var tx transaction
+	var rec sink.Record
+	for {
+		m, err := s.stream.Next()
+		switch {
+		case errors.Is(err, replication.ErrInterrupted):
+			if s.r.isStopping() && !tx.open {
+				return errStopped
+			}
+			continue
+		case err != nil:
+			return s.streamError(err)
+		case s.notice != nil:
+			return s.publicationMissing(s.notice)
+		case m.Data == nil:
+			s.idle(&tx, m.WALEnd)
+			continue
+		}
+		s.r.bytes.Add(uint64(len(m.Data)))
+		ev, err := s.dec.Decode(m.Data)
+		if err != nil {
+			return fault.Stopped("report this with the server's version; the event is still in the slot",
+				"decode the WAL message at %s: %v", m.WALStart, err)
+		}
+		if err := s.event(pctx, &tx, ev, &rec); err != nil {
+			if pctx.Err() != nil && ctx.Err() == nil {
+				return errStopped
+			}
+			return err
+		}
+		if ev.Kind == decoder.KindCommit {
+			if s.r.isStopping() {
+				return errStopped
+			}
+			if err := s.holdBack(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// streamError gives an error of the stream its meaning.
+func (s *session) streamError(err error) error {
+	var big *replication.FrameTooLargeError
+	if errors.As(err, &big) {
+		return &fault.Error{Class: fault.Stop, Err: err,
+			What: "a row is too large to be read",
+			Fix:  "raise relay.max_row_bytes above it; the row is still in the slot"}
+	}
+	if catalog.SQLState(err) == "42704" {
+		return s.publicationMissing(err)
+	}
+	return err
+}
+
+// idle queues a position without events behind what is in flight. The server
+// reports it also within a transaction; there it means nothing.
+func (s *session) idle(tx *transaction, end pglogrepl.LSN) {
+	if tx.open || end <= s.receivedLSN() {
+		return
+	}
+	s.received.Store(uint64(end))
+	s.tracker.Idle(end)
+	s.wake()
+}
+
+func (s *session) event(ctx context.Context, tx *transaction, ev decoder.Event, rec *sink.Record) error {
+	switch ev.Kind {
+	case decoder.KindBegin:
+		if tx.open {
+			return fault.Stopped("report this with the server's version", "a transaction begins at %s before %s ended", ev.Begin.CommitLSN, tx.CommitLSN)
+		}
+		*tx = transaction{open: true, number: s.tracker.Begin(ev.Begin.CommitTime)}
+		tx.CommitLSN, tx.CommitTime = ev.Begin.CommitLSN, ev.Begin.CommitTime
+	case decoder.KindRelation:
+		return s.router.Relation(ev.Relation)
+	case decoder.KindInsert:
+		return s.insert(ctx, tx, ev.Row, rec)
+	case decoder.KindCommit:
+		if !tx.open || ev.Commit.CommitLSN != tx.CommitLSN {
+			return fault.Stopped("report this with the server's version", "a commit of %s does not fit the transaction in hand (%s)", ev.Commit.CommitLSN, tx.CommitLSN)
+		}
+		tx.open = false
+		s.received.Store(max(s.received.Load(), uint64(ev.Commit.EndLSN)))
+		s.r.transactions.Add(1)
+		if at, done := s.tracker.Commit(ev.Commit.EndLSN); done {
+			if tx.seq > 0 {
+				s.finished(at)
+			}
+			s.wake()
+		}
+	case decoder.KindMessage, decoder.KindSkip:
+	default:
+		return fmt.Errorf("decoded an event of the unknown kind %d", ev.Kind)
+	}
+	return nil
+}
+
+// insert routes a row and hands it to the sink. A row that cannot be routed
+// halts reading: nothing is skipped.
+func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, rec *sink.Record) error {
+	if !tx.open {
+		return fault.Stopped("report this with the server's version", "an insert came outside of a transaction after %s", s.receivedLSN())
+	}
+	seq := tx.seq
+	tx.seq++
+	s.r.rows.Add(1)
+	routed, err := s.router.Route(tx.Tx, seq, row, rec)
+	switch {
+	case err != nil && fault.ClassOf(err) == fault.Poison:
+		return s.haltReading(ctx, rec, err)
+	case err != nil:
+		return err
+	case !routed:
+		return nil
+	}
+	s.tracker.Add(tx.number, 1)
+	return s.sink.Publish(ctx, rec, sink.Ack{To: s, Tx: tx.number})
+}
+
+// Done implements sink.Acker.
+func (s *session) Done(tx uint64, n int) {
+	if at, done := s.tracker.Done(tx, n); done {
+		s.finished(at)
+		s.wake()
+	}
+}
+
+// finished notes that a transaction is fully acked.
+func (s *session) finished(commitTime int64) {
+	now := time.Now()
+	s.lastAck.Store(now.UnixNano())
+	s.eventful.Store(true)
+	if s.r.deps.ObserveAck != nil {
+		s.r.deps.ObserveAck(now.Sub(time.UnixMicro(commitTime)))
+	}
+}
+
+func (s *session) wake() {
+	select {
+	case s.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// haltReading keeps the process up, not ready, and says why, until it is
+// stopped: a row that cannot be routed has no lane to halt.
+func (s *session) haltReading(ctx context.Context, rec *sink.Record, reason error) error {
+	ref := sink.Refusal{Topic: rec.Topic, Partition: sink.PartitionByKey, ID: string(rec.ID), LSN: rec.LSN, Seq: rec.Seq, Reason: reason, At: time.Now()}
+	s.readHalt.Store(&ref)
+	s.r.setState(StateHalted, reason.Error())
+	s.log.Error("row cannot be published; reading is halted and nothing after it will be confirmed",
+		zap.String("id", ref.ID), zap.Stringer("lsn", ref.LSN), zap.Uint32("seq", ref.Seq), zap.Error(reason))
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.r.stopping:
+		return errStopped
+	}
+}
+
+// holdBack waits while more than max_ahead was published past the oldest
+// transaction that is not: what a restart would repeat.
+func (s *session) holdBack(ctx context.Context) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for s.tooFarAhead() {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.r.stopping:
+			return errStopped
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func (s *session) tooFarAhead() bool {
+	n, _ := s.tracker.Ahead()
+	if n > s.r.cfg.MaxAheadTx {
+		return true
+	}
+	_, open, ok := s.tracker.Oldest()
+	return ok && open > 1 && int64(s.receivedLSN()-s.tracker.Watermark()) > s.r.cfg.MaxAheadWAL
+}

@@ -1,0 +1,228 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"go.uber.org/zap"
+
+	"github.com/cdc-relay/cdc-relay/catalog"
+	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/sink"
+)
+
+// errShutdownTimeout ends a clean stop that took too long.
+var errShutdownTimeout = errors.New("the clean stop took longer than shutdown_timeout")
+
+// run streams until something ends it, and then leaves slot, sink and mark in a
+// state from which the next session can begin. Its error is the first cause.
+func (s *session) run(ctx context.Context) error {
+	s.mark = s.plan.Mark
+	s.tracker = checkpoint.NewTracker(s.plan.Start)
+	s.received.Store(uint64(s.plan.Start))
+	s.durable.Store(uint64(s.plan.Mark.LSN))
+	s.lastAck.Store(time.Now().UnixNano())
+	s.checked.Store(&checkedIdentities{
+		Identities: catalog.Identities{Publication: s.mark.Publication, Relations: s.mark.Relations},
+		lsn:        s.mark.CheckedLSN,
+	})
+	if s.plan.SaveFirst {
+		if err := s.save(ctx, s.mark); err != nil {
+			return err
+		}
+	}
+	s.r.attach(s)
+	defer s.r.detach(s)
+	s.r.setState(StateStreaming, "")
+	s.log.Info("streaming", zap.Stringer("lsn", s.plan.Start), zap.Stringer("mark", s.plan.Mark.LSN), zap.Uint64("epoch", s.plan.Mark.Epoch))
+
+	// bctx is the life of the background work, sctx that of the session. A clean
+	// stop ends the first and goes on with the second.
+	sctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	bctx, endBackground := context.WithCancel(sctx)
+	defer endBackground()
+	var wg sync.WaitGroup
+	background := func(f func(context.Context) error) {
+		wg.Go(func() {
+			if err := f(bctx); err != nil && bctx.Err() == nil {
+				cancel(err)
+			}
+		})
+	}
+	background(s.watch)
+	background(s.commit)
+	background(s.guard)
+	defer context.AfterFunc(sctx, func() { s.stream.Close() })() // wakes the reader
+	pctx, stopPublishing := context.WithCancel(sctx)
+	defer stopPublishing()
+	defer s.onStop(sctx, cancel, stopPublishing)()
+
+	err := s.receive(sctx, pctx)
+	if errors.Is(err, errStopped) {
+		err = s.drain(sctx)
+	}
+	if err != nil {
+		cancel(err)
+	}
+	endBackground()
+	wg.Wait()
+	if err == nil {
+		err = s.finish(sctx)
+		if err == nil {
+			return errStopped
+		}
+		cancel(err)
+	}
+	cause := context.Cause(sctx)
+	if cause == nil {
+		cause = err
+	}
+	return s.abandon(ctx, cause)
+}
+
+// onStop reacts to Stop: it wakes the reader, so that it ends at the end of the
+// transaction in hand, gives up a Publish that waits behind a halted lane, and
+// bounds the whole. The function that it returns ends it.
+func (s *session) onStop(ctx context.Context, cancel context.CancelCauseFunc, stopPublishing context.CancelFunc) (end func()) {
+	done := make(chan struct{}) // closed by end
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		case <-s.r.stopping:
+		}
+		s.r.setState(StateStopping, "stopping: publishing what is in hand")
+		s.stream.Interrupt()
+		timeout := time.NewTimer(s.r.cfg.ShutdownTimeout)
+		defer timeout.Stop()
+		look := time.NewTicker(100 * time.Millisecond)
+		defer look.Stop()
+		for {
+			if s.halted() {
+				stopPublishing()
+			}
+			select {
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			case <-timeout.C:
+				cancel(errShutdownTimeout)
+				return
+			case <-look.C:
+			}
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+	}
+}
+
+// halted tells whether a lane waits for a person. The sink lists those first.
+func (s *session) halted() bool {
+	lanes := s.sink.Lanes()
+	return len(lanes) > 0 && lanes[0].Halted != nil
+}
+
+// guard ends the session when the sink cannot go on.
+func (s *session) guard(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.sink.Failed():
+		return s.sink.Err()
+	}
+}
+
+// drain waits for the acks of all that was published. A halted relay does not
+// wait for the halted lane.
+func (s *session) drain(ctx context.Context) error {
+	err := s.sink.Drain(ctx)
+	if errors.Is(err, sink.ErrHalted) {
+		return nil // finish confirms what precedes it, and says so
+	}
+	if err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	return nil
+}
+
+// finish saves and confirms the watermark, and ends the stream in order.
+func (s *session) finish(ctx context.Context) error {
+	wm := s.tracker.Watermark()
+	if wm > s.mark.LSN {
+		if err := s.saveUntil(ctx, s.nextMark(wm)); err != nil {
+			return err
+		}
+	}
+	s.stream.Confirm(min(wm, lsnOr0(&s.durable)))
+	if err := s.stream.Finish(ctx); err != nil {
+		return err
+	}
+	if _, open, _ := s.tracker.Oldest(); open > 0 || s.readHalt.Load() != nil {
+		return fmt.Errorf("stopped while halted: confirmed up to %s; what was published after it will be published again", s.stream.Confirmed())
+	}
+	s.log.Info("stopped cleanly; everything received is published and confirmed", zap.Stringer("lsn", s.stream.Confirmed()))
+	return nil
+}
+
+// saveUntil saves m, again and again, until ctx ends.
+func (s *session) saveUntil(ctx context.Context, m checkpoint.Mark) error {
+	for {
+		err := s.save(ctx, m)
+		if err == nil {
+			return nil
+		}
+		if class, _ := classify(err); class == stopClass {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// abandon leaves a stream that failed: what is queued is dropped, requests in
+// flight are waited for, and what they acked is saved if Kafka answers. Nothing
+// is confirmed any more. The cause is returned.
+func (s *session) abandon(ctx context.Context, cause error) error {
+	s.stream.Close()
+	if catalog.IsShutdown(cause) {
+		s.log.Info("the server is stopping or ended the connection; the replication connection is closed")
+	}
+	if ctx.Err() != nil {
+		return cause
+	}
+	actx, cancel := context.WithTimeout(ctx, abortTimeout)
+	defer cancel()
+	if err := s.sink.Abort(actx); err != nil {
+		s.log.Warn("requests are still in flight after the stream ended; their partitions wait for them", zap.Error(err))
+	}
+	if wm := s.tracker.Watermark(); wm > s.mark.LSN {
+		wctx, cancel := context.WithTimeout(ctx, lastSave)
+		defer cancel()
+		if err := s.save(wctx, s.nextMark(wm)); err != nil {
+			s.log.Warn("the mark was not saved after the stream ended; some events will be published again", zap.Error(err))
+		}
+	}
+	s.r.known.Durable = min(s.tracker.Watermark(), lsnOr0(&s.durable))
+	if errors.Is(cause, errShutdownTimeout) {
+		return fmt.Errorf("%w (%s): confirmed up to %s; what was published after it will be published again, and nothing is lost",
+			cause, s.r.cfg.ShutdownTimeout, s.stream.Confirmed())
+	}
+	return cause
+}
+
+// receivedLSN bounds what may be confirmed on this stream.
+func (s *session) receivedLSN() pglogrepl.LSN { return lsnOr0(&s.received) }
