@@ -23,8 +23,6 @@ type Publication struct {
 	Delete    bool
 	Truncate  bool
 	ViaRoot   bool
-	// Xmin is the transaction that wrote its catalog row last.
-	Xmin string
 	// Tables are those whose name the rows arrive under: with ViaRoot the roots,
 	// else the leaf partitions.
 	Tables []PublishedTable
@@ -78,8 +76,8 @@ func (p Publication) DefString(tables ...TableName) string {
 func (s *Session) Publication(ctx context.Context, name string) (Publication, bool, error) {
 	p := Publication{Name: name}
 	err := s.conn.QueryRow(ctx, `SELECT oid, pg_get_userbyid(pubowner)::text, puballtables, pubinsert, pubupdate,
-		pubdelete, pubtruncate, pubviaroot, xmin::text FROM pg_publication WHERE pubname = $1`, name).
-		Scan(&p.OID, &p.Owner, &p.AllTables, &p.Insert, &p.Update, &p.Delete, &p.Truncate, &p.ViaRoot, &p.Xmin)
+		pubdelete, pubtruncate, pubviaroot FROM pg_publication WHERE pubname = $1`, name).
+		Scan(&p.OID, &p.Owner, &p.AllTables, &p.Insert, &p.Update, &p.Delete, &p.Truncate, &p.ViaRoot)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Publication{}, false, nil
 	}
@@ -110,6 +108,25 @@ func (s *Session) Publication(ctx context.Context, name string) (Publication, bo
 		return Publication{}, false, fmt.Errorf("read the tables of publication %q: %w", name, err)
 	}
 	return p, true, nil
+}
+
+// MayFollowSlot tells whether the publication, or the entry of one of its
+// tables, may have been written after the position of the slot. False is proof
+// that it was there before; true may be a false alarm, when other transactions
+// were open as the slot was created. False, too, when either is missing.
+func (s *Session) MayFollowSlot(ctx context.Context, publication, slot string) (bool, error) {
+	var may bool
+	err := s.conn.QueryRow(ctx, `SELECT EXISTS (
+		SELECT FROM pg_replication_slots s, (
+			SELECT p.xmin FROM pg_publication p WHERE p.pubname = $1
+			UNION ALL
+			SELECT r.xmin FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+			WHERE p.pubname = $1) written
+		WHERE s.slot_name = $2 AND age(written.xmin) <= age(s.catalog_xmin))`, publication, slot).Scan(&may)
+	if err != nil {
+		return false, fmt.Errorf("compare the ages of publication %q and slot %q: %w", publication, slot, err)
+	}
+	return may, nil
 }
 
 // Identities are the catalog objects that the stream depends on.

@@ -52,10 +52,9 @@ type Session struct {
 	version int
 }
 
-// Open connects. cfg is copied, not changed; applicationName is what
-// pg_stat_activity shows. Errors are as the driver gives them: see Classify and
-// Explain.
-func Open(ctx context.Context, cfg *pgx.ConnConfig, applicationName string) (*Session, error) {
+// SessionConfig returns a copy of cfg for an ordinary session: what the database
+// or the role sets does not reach it. applicationName "" keeps what cfg has.
+func SessionConfig(cfg *pgx.ConnConfig, applicationName string) *pgx.ConnConfig {
 	c := cfg.Copy()
 	if c.RuntimeParams == nil {
 		c.RuntimeParams = map[string]string{}
@@ -72,8 +71,14 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig, applicationName string) (*Se
 	c.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	c.StatementCacheCapacity = 0
 	c.DescriptionCacheCapacity = 0
+	return c
+}
 
-	conn, err := pgx.ConnectConfig(ctx, c)
+// Open connects. cfg is copied, not changed; applicationName is what
+// pg_stat_activity shows. Errors are as the driver gives them: see Classify and
+// Explain.
+func Open(ctx context.Context, cfg *pgx.ConnConfig, applicationName string) (*Session, error) {
+	conn, err := pgx.ConnectConfig(ctx, SessionConfig(cfg, applicationName))
 	if err != nil {
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
@@ -107,6 +112,17 @@ func (s *Session) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = s.conn.Close(ctx)
+}
+
+// PID returns the process id of the server's backend.
+func (s *Session) PID() uint32 { return s.conn.PgConn().PID() }
+
+// Terminate ends another backend of the same role.
+func (s *Session) Terminate(ctx context.Context, pid uint32) error {
+	if _, err := s.conn.Exec(ctx, `SELECT pg_terminate_backend($1::int)`, int64(pid)); err != nil {
+		return fmt.Errorf("end backend %d: %w", pid, err)
+	}
+	return nil
 }
 
 // VersionNum returns server_version_num as it was at connecting.
