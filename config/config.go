@@ -5,14 +5,17 @@ package config
 
 import "time"
 
+//go:generate go run ../cmd/cdc-relay config doc --output ../docs/configuration.md
+
 // Config is the whole configuration. Each field's tags are the single source of
 // the example file, the reference in docs/configuration.md and the environment
 // variable's name: `yaml` is the key, `default` its default as written in YAML,
-// `doc` one sentence (with the unit), `secret:"true"` masks it when printed.
+// `doc` one sentence (with the unit), `secret:"true"` masks it when printed, and
+// `secret:"url"` masks the passwords inside it.
 // A key a.b.c is given by the environment as CDC_RELAY_A_B_C.
 type Config struct {
 	Source     Source     `yaml:"source" doc:"The PostgreSQL database with the outbox."`
-	Outbox     []Outbox   `yaml:"outbox" doc:"The outbox tables. Without this key: one table public.outbox in the default shape."`
+	Outbox     []Outbox   `yaml:"outbox" doc:"The outbox tables. Without this key: one table public.outbox in the default shape, with the columns id, aggregatetype, aggregateid, type and payload."`
 	Kafka      Kafka      `yaml:"kafka" doc:"The Kafka cluster that receives the events."`
 	Sink       string     `yaml:"sink" default:"kafka" doc:"Where events go: kafka, or null (counts and discards them; for development and benchmarks; needs checkpoint.store: file)."`
 	Checkpoint Checkpoint `yaml:"checkpoint" doc:"Where the durable mark of what has been published is kept."`
@@ -23,9 +26,9 @@ type Config struct {
 
 // Source is the connection to PostgreSQL and what it reads there.
 type Source struct {
-	URL          string `yaml:"url" secret:"true" doc:"Connection string, as a URL or in key=value form. Keys below, and the usual PG* variables, fill in what it leaves out."`
+	URL          string `yaml:"url" secret:"url" doc:"Connection string, as a URL or in key=value form. The keys below fill in what it leaves out, and the usual PG* variables what is still missing."`
 	Host         string `yaml:"host" doc:"Host name, address, or directory of a Unix socket."`
-	Port         int    `yaml:"port" default:"0" doc:"Port; 0 takes PGPORT or 5432."`
+	Port         int    `yaml:"port" default:"0" doc:"TCP port; 0 takes PGPORT or 5432."`
 	Database     string `yaml:"database" doc:"Database with the outbox."`
 	User         string `yaml:"user" doc:"Role; it needs LOGIN and REPLICATION."`
 	Password     string `yaml:"password" secret:"true" doc:"Password."`
@@ -47,14 +50,15 @@ type Source struct {
 	Failover           bool          `yaml:"failover" default:"false" doc:"Create the slot with FAILOVER, so that standbys can take it over (PostgreSQL 17 and newer)."`
 }
 
-// Outbox maps one table; see route.Table.
+// Outbox maps one table; see route.Table. What is not given is filled in by
+// shape, see Outbox.applyShape.
 type Outbox struct {
 	Table           string            `yaml:"table" default:"public.outbox" doc:"Table, as schema.table; without a schema it is public."`
 	Columns         OutboxColumns     `yaml:"columns" doc:"Which column is what."`
-	Topic           string            `yaml:"topic" default:"outbox.event.{aggregatetype}" doc:"Topic, with {column} replaced by that column's value. Not used when columns.topic is set."`
-	Headers         map[string]string `yaml:"headers" doc:"Extra columns published as headers, as column: header."`
+	Topic           string            `yaml:"topic" default:"outbox.event.{aggregatetype}" doc:"Topic, with {column} replaced by that column's value. Give either this or columns.topic."`
+	Headers         map[string]string `yaml:"headers" doc:"Extra columns published as headers, as column: header; in the order of the columns' names."`
 	IDHeader        string            `yaml:"id_header" default:"id" doc:"Header that carries the event's id."`
-	TypeHeader      string            `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type."`
+	TypeHeader      string            `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type; not used without columns.type."`
 	PositionHeaders bool              `yaml:"position_headers" default:"true" doc:"Add the headers lsn (commit LSN, 16 hex digits) and seq (ordinal in the transaction), which order all events of one timeline."`
 }
 
@@ -62,8 +66,8 @@ type Outbox struct {
 // none, where that is allowed.
 type OutboxColumns struct {
 	ID        string `yaml:"id" default:"id" doc:"Identity of the event; never NULL."`
-	Key       string `yaml:"key" default:"aggregateid" doc:"Record key; empty string for no key."`
-	Type      string `yaml:"type" default:"type" doc:"Type of the event, published as a header; empty string for none."`
+	Key       string `yaml:"key" default:"aggregateid" doc:"Record key; empty string for no key. In a table of your own shape there is no default: name it, or give the empty string."`
+	Type      string `yaml:"type" default:"type" doc:"Type of the event, published as a header; empty string for none, which is the default in a table of your own shape."`
 	Payload   string `yaml:"payload" default:"payload" doc:"Record value."`
 	Topic     string `yaml:"topic" default:"" doc:"Column that holds the topic; instead of the template."`
 	Timestamp string `yaml:"timestamp" default:"" doc:"Column with the record's time (timestamptz, timestamp as UTC, or integer milliseconds); empty string for the commit time."`
@@ -72,7 +76,7 @@ type OutboxColumns struct {
 
 // Kafka is the connection to the brokers and how records are produced.
 type Kafka struct {
-	Brokers        []string      `yaml:"brokers" doc:"Bootstrap brokers, as host:port."`
+	Brokers        []string      `yaml:"brokers" default:"localhost:9092" doc:"Bootstrap brokers, as host:port."`
 	ClientID       string        `yaml:"client_id" default:"cdc-relay" doc:"Client id shown in the brokers' logs and quotas."`
 	TLS            TLS           `yaml:"tls" doc:"TLS to the brokers."`
 	SASL           SASL          `yaml:"sasl" doc:"SASL authentication."`
@@ -143,7 +147,3 @@ type Log struct {
 	Level  string `yaml:"level" default:"info" doc:"debug, info, warn or error."`
 	Format string `yaml:"format" default:"json" doc:"json or console."`
 }
-
-// Bytes is a size: a whole number of bytes, or with a unit (KiB, MiB, GiB, kB,
-// MB, GB).
-type Bytes int64
