@@ -1,0 +1,57 @@
+package setup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/catalog"
+	"github.com/cdc-relay/cdc-relay/migrations"
+)
+
+// dryRun writes the SQL of a whole setup, for a DBA to run, and then what is left
+// to the relay. It asks neither the database nor Kafka.
+func dryRun(o Options) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	user, database := "cdc_relay", "DATABASE"
+	if o.Connect != nil {
+		if cfg, err := o.Connect(); err == nil {
+			user, database = cfg.User, cfg.Database
+		}
+	}
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+
+	line("-- Run in database %s, not in one transaction: the slot comes after the", database)
+	line("-- publication is committed. Needs wal_level = logical (else: ALTER SYSTEM SET")
+	line("-- wal_level = logical; and a restart), and a free entry in max_replication_slots")
+	line("-- and max_wal_senders.")
+	line("")
+	line("-- 1. The relay's role. It needs nothing else to run: no SELECT.")
+	line("-- CREATE ROLE %s LOGIN REPLICATION PASSWORD '...';", catalog.Ident(user))
+	line("-- GRANT CONNECT ON DATABASE %s TO %s;", catalog.Ident(database), catalog.Ident(user))
+	line("-- On Amazon RDS, instead of REPLICATION: GRANT rds_replication TO %s;", catalog.Ident(user))
+	line("")
+	if o.CreateTable && slices.Contains(o.Tables, DefaultTable) {
+		line("-- 2. The outbox table, where it does not exist. Writers need:")
+		line("-- GRANT INSERT ON %s TO ...;", DefaultTable.SQL())
+		line("%s", strings.TrimSpace(migrations.SQL()))
+		line("")
+	}
+	line("-- 3. The publication, before the slot.")
+	line("%s;", createPublicationSQL(o.Publication, o.Tables))
+	line("")
+	line("-- 4. The slot. This waits for transactions that are open in any database.")
+	if o.Failover {
+		line("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot(%s, '%s', failover => true);",
+			catalog.Literal(o.Slot), catalog.Plugin)
+	} else {
+		line("%s;", catalog.CreateSlotSQL(0, o.Slot, false))
+	}
+	line("")
+	line("-- 5. Then `cdc-relay setup --existing-slot` saves the first mark.")
+	_, err := fmt.Fprint(o.Out, b.String())
+	return err
+}

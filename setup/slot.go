@@ -1,0 +1,127 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/cdc-relay/cdc-relay/catalog"
+	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/fault"
+)
+
+type lsn = pglogrepl.LSN
+
+const (
+	queryCanceled   = "57014"
+	duplicateObject = "42710"
+	slotsInUse      = "53400"
+
+	// cleanupTimeout bounds looking after a slot whose creation was given up.
+	cleanupTimeout = 10 * time.Second
+	cleanupPause   = 50 * time.Millisecond
+)
+
+// slotFailed says why the slot could not be created. Where it is certain that
+// this run left no slot behind, the intent is withdrawn, so that a slot that
+// somebody makes later is not taken for ours.
+func (r *run) slotFailed(ctx context.Context, cause error) error {
+	if ctx.Err() != nil {
+		return r.abandoned(ctx, cause)
+	}
+	switch catalog.SQLState(cause) {
+	case duplicateObject:
+		return errors.Join(fault.Stopped("run setup again to see what it is",
+			"slot %q was made by somebody else during setup", r.Slot), r.withdraw(ctx))
+	case insufficientPrivilege:
+		return errors.Join(r.lacks(cause, "create a replication slot", "ALTER ROLE "+r.role()+" REPLICATION"), r.withdraw(ctx))
+	case slotsInUse:
+		return errors.Join(&fault.Error{Class: fault.Stop, What: "all replication slots are in use", Err: cause,
+			Fix: "raise max_replication_slots and restart the server, or drop a slot that is not used"}, r.withdraw(ctx))
+	case queryCanceled:
+		return r.blocked(ctx, cause)
+	default:
+		// The server may have made it: the intent stays, the next setup finishes.
+		return fmt.Errorf("create slot %q (the next setup finishes what this one began): %w", r.Slot, cause)
+	}
+}
+
+// withdraw takes the intent back: a mark with neither intent nor position.
+func (r *run) withdraw(ctx context.Context) error {
+	return r.save(ctx, checkpoint.Mark{}, true)
+}
+
+// blocked names who holds up the creation of the slot.
+func (r *run) blocked(ctx context.Context, cause error) error {
+	blockers, err := r.db.Blockers(ctx)
+	if err != nil {
+		return err
+	}
+	if left, err := r.awaitNoSlot(ctx, r.db); err != nil {
+		return err
+	} else if left {
+		return fault.Stopped("run setup again, which finishes", "the creation of slot %q was given up after %s, but the slot is there", r.Slot, r.SlotTimeout)
+	}
+	if err := r.withdraw(ctx); err != nil {
+		return err
+	}
+	names := make([]string, len(blockers))
+	for i, b := range blockers {
+		names[i] = b.String()
+	}
+	who := "; they have ended meanwhile"
+	if len(names) > 0 {
+		who = ": " + strings.Join(names, "; ")
+	}
+	return &fault.Error{
+		Class: fault.Stop,
+		What: fmt.Sprintf("slot %q was not created within %s, since that has to wait for transactions that are open in any database%s",
+			r.Slot, r.SlotTimeout, who),
+		Fix: "end them (commit, roll back, COMMIT PREPARED, or SELECT pg_terminate_backend(pid)) and run setup again; no slot was left behind",
+		Err: cause,
+	}
+}
+
+// abandoned looks after a creation that was interrupted: the server would go on
+// waiting, and make the slot, after the client has gone.
+func (r *run) abandoned(ctx context.Context, cause error) error {
+	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	db, err := r.open(cctx, r.cfg, r.ApplicationName)
+	if err != nil {
+		return cause // the intent stays
+	}
+	defer db.Close(cctx)
+	if s, ok, err := db.Slot(cctx, r.Slot); err == nil && ok && s.Active && uint32(s.ActivePID) == r.db.PID() {
+		if err := db.Terminate(cctx, r.db.PID()); err != nil {
+			return errors.Join(cause, err)
+		}
+	}
+	if left, err := r.awaitNoSlot(cctx, db); err != nil || left {
+		return errors.Join(fmt.Errorf("slot %q may be there (the next setup finishes): %w", r.Slot, cause), err)
+	}
+	return errors.Join(cause, r.withdraw(cctx))
+}
+
+// awaitNoSlot waits a moment for the server to remove a slot whose creation was
+// given up; true when one is there that was made completely.
+func (r *run) awaitNoSlot(ctx context.Context, db source) (bool, error) {
+	for deadline := time.Now().Add(cleanupTimeout / 2); ; {
+		s, ok, err := db.Slot(ctx, r.Slot)
+		if err != nil || !ok {
+			return false, err
+		}
+		if (s.Confirmed != 0 && !s.Active) || time.Now().After(deadline) {
+			return true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return true, ctx.Err()
+		case <-time.After(cleanupPause):
+		}
+	}
+}
