@@ -59,7 +59,9 @@ type Relation struct {
 
 // Column of a Relation.
 type Column struct {
-	Name    string
+	Name string
+	// TypeOID is the column's type; for a domain over one of the built-in types
+	// that have a meaning to a reader (see baseTypes) it is that base type.
 	TypeOID uint32
 	TypeMod int32
 	Key     bool
