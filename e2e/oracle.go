@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Oracle tells what was committed, in commit order, by a second slot with PostgreSQL's own test_decoding: never by the
+// relay's decoder. Rolled back work does not appear.
+type Oracle struct {
+	pg   *PG
+	slot string
+}
+
+// Insert is one inserted row.
+type Insert struct {
+	Value  string // of the column that was asked for, as text; "null" for NULL
+	Xid    string
+	TxSeq  int // ordinal of the transaction, from 0, of those that inserted into the table
+	RowSeq int // ordinal of the row within its transaction, from 0
+}
+
+// NewOracle makes the slot: it sees what commits from now on. The slot retains WAL; tests of retention must not use one,
+// or Drop it before.
+func NewOracle(t testing.TB, pg *PG) *Oracle {
+	t.Helper()
+	o := &Oracle{pg: pg, slot: fmt.Sprintf("oracle_%d", dbCount.Add(1))}
+	pg.Exec(t, "SELECT pg_create_logical_replication_slot('"+o.slot+"', 'test_decoding')")
+	return o
+}
+
+// Drop drops the slot.
+func (o *Oracle) Drop(t testing.TB) {
+	t.Helper()
+	o.pg.Exec(t, "SELECT pg_drop_replication_slot('"+o.slot+"')")
+}
+
+// Inserts takes from the slot what was committed since the last call, and returns the inserts into table (schema.table) in
+// commit order with the value of one column.
+func (o *Oracle) Inserts(t testing.TB, table, column string) []Insert {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*Timeout)
+	defer cancel()
+	c, err := pgx.Connect(ctx, o.pg.DSN())
+	if err != nil {
+		t.Fatalf("connect to PostgreSQL: %v", err)
+	}
+	defer c.Close(ctx)
+	d := oracleDecoder{table: table, column: column}
+	for {
+		n, err := o.take(ctx, c, &d)
+		if err != nil {
+			t.Fatalf("read the oracle's slot: %v", err)
+		}
+		if n == 0 {
+			return d.out
+		}
+	}
+}
+
+// take reads whole transactions of about 100,000 changes, so that a large backlog needs no large result.
+func (o *Oracle) take(ctx context.Context, c *pgx.Conn, d *oracleDecoder) (int, error) {
+	rows, err := c.Query(ctx, "SELECT data FROM pg_logical_slot_get_changes($1, NULL, 100000, 'skip-empty-xacts', '1', 'include-xids', '1')",
+		o.slot)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	n := 0
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			return 0, err
+		}
+		if err := d.line(line); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n, rows.Err()
+}
+
+type oracleDecoder struct {
+	table, column string
+	xid           string
+	tx, row       int
+	out           []Insert
+}
+
+func (d *oracleDecoder) line(s string) error {
+	switch {
+	case strings.HasPrefix(s, "BEGIN "):
+		d.xid, d.row = s[len("BEGIN "):], 0
+	case strings.HasPrefix(s, "COMMIT"):
+		if d.row > 0 {
+			d.tx++
+		}
+	case strings.HasPrefix(s, "table "+d.table+": INSERT:"):
+		v, err := testDecodingColumn(s[len("table "+d.table+": INSERT:"):], d.column)
+		if err != nil {
+			return err
+		}
+		d.out = append(d.out, Insert{Value: v, Xid: d.xid, TxSeq: d.tx, RowSeq: d.row})
+		d.row++
+	}
+	return nil
+}
+
+// testDecodingColumn finds a column's value in ` name[type]:value name[type]:'quoted ”value”' ...`.
+func testDecodingColumn(s, column string) (string, error) {
+	for s != "" {
+		s = strings.TrimPrefix(s, " ")
+		name, rest, ok := strings.Cut(s, "[")
+		if !ok {
+			break
+		}
+		// A type's name may hold brackets itself: integer[].
+		_, rest, ok = strings.Cut(rest, "]:")
+		if !ok {
+			break
+		}
+		value, tail := testDecodingValue(rest)
+		if strings.Trim(name, `"`) == column {
+			return value, nil
+		}
+		s = tail
+	}
+	return "", fmt.Errorf("test_decoding shows no column %s", column)
+}
+
+func testDecodingValue(s string) (value, rest string) {
+	if !strings.HasPrefix(s, "'") && !strings.HasPrefix(s, "B'") {
+		value, rest, _ = strings.Cut(s, " ")
+		return value, rest
+	}
+	var b strings.Builder
+	i := strings.IndexByte(s, '\'') + 1
+	for ; i < len(s); i++ {
+		if s[i] != '\'' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+1 < len(s) && s[i+1] == '\'' {
+			b.WriteByte('\'')
+			i++
+			continue
+		}
+		break
+	}
+	return b.String(), s[min(i+1, len(s)):]
+}
