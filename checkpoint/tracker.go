@@ -172,9 +172,6 @@ func (t *Tracker) Done(tx uint64, n int) (commitTime int64, done bool) {
 func (t *Tracker) complete(tx uint64) {
 	t.ahead++
 	t.aheadTo = max(t.aheadTo, t.at(tx).end)
-	if tx != t.head {
-		return
-	}
 	for t.head != t.next && t.at(t.head).pending == 0 && !(t.open && t.head == t.next-1) {
 		t.watermark = max(t.watermark, t.at(t.head).end)
 		t.head++

@@ -1,0 +1,41 @@
+package checkpoint
+
+import "fmt"
+
+// Before tells that m is below o in (epoch, LSN).
+func (m Mark) Before(o Mark) bool {
+	if m.Epoch != o.Epoch {
+		return m.Epoch < o.Epoch
+	}
+	return m.LSN < o.LSN
+}
+
+// Key names m's slot on its cluster, in every store. A system id is decimal, so
+// that the first slash ends it.
+func (m Mark) Key() string { return Key(m.SystemID, m.Slot) }
+
+// Key is the key under which a slot's marks are kept.
+func Key(systemID, slot string) string { return systemID + "/" + slot }
+
+// Guard holds the highest mark that a store has saved or loaded for each key. It
+// is for the use of stores, by one goroutine at a time.
+type Guard map[string]Mark
+
+// Check refuses, with ErrStale, a mark below the highest that is known, and one
+// without a key.
+func (g Guard) Check(m Mark) error {
+	if m.SystemID == "" || m.Slot == "" {
+		return fmt.Errorf("save mark %s: it names no system id or no slot", m.LSN)
+	}
+	if high, ok := g[m.Key()]; ok && m.Before(high) {
+		return fmt.Errorf("save mark %s of epoch %d for slot %s, after %s of epoch %d: %w", m.LSN, m.Epoch, m.Slot, high.LSN, high.Epoch, ErrStale)
+	}
+	return nil
+}
+
+// Raise notes a mark that was saved or loaded.
+func (g Guard) Raise(m Mark) {
+	if high, ok := g[m.Key()]; !ok || !m.Before(high) {
+		g[m.Key()] = m
+	}
+}
