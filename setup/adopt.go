@@ -32,7 +32,7 @@ func (r *run) adopt(ctx context.Context) error {
 	if err := r.checkAdoptable(ctx); err != nil {
 		return err
 	}
-	ids, err := r.db.Identities(ctx, r.Publication, r.Tables)
+	ids, err := r.identities(ctx)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func (r *run) setup(ctx context.Context) error {
 	if err := r.ensurePublication(ctx); err != nil {
 		return err
 	}
-	ids, err := r.db.Identities(ctx, r.Publication, r.Tables)
+	ids, err := r.identities(ctx)
 	if err != nil {
 		return err
 	}
@@ -289,6 +289,17 @@ func (r *run) createTopics(ctx context.Context) error {
 		r.say("topic %q is there", t.Name)
 	}
 	return nil
+}
+
+// identities reads what is published now, and then the server's position: what
+// changed before the one cannot concern rows after the other.
+func (r *run) identities(ctx context.Context) (catalog.Identities, error) {
+	ids, err := r.db.Identities(ctx, r.Publication, r.Tables)
+	if err != nil {
+		return ids, err
+	}
+	r.server, err = r.db.Server(ctx)
+	return ids, err
 }
 
 func tableList(tables []catalog.TableName) string {

@@ -1,0 +1,153 @@
+package catalog_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/catalog"
+)
+
+const partitioned = `CREATE TABLE part (id int, at date) PARTITION BY RANGE (at);
+	CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');
+	CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM ('2026-02-01') TO ('2026-03-01') PARTITION BY RANGE (at);
+	CREATE TABLE part_2a PARTITION OF part_2 FOR VALUES FROM ('2026-02-01') TO ('2026-02-15')`
+
+func TestPublication_IsReadAsItIs(t *testing.T) {
+	db := database(t, "CREATE TABLE a (x int, y int, z text)", `CREATE TABLE "O dd" (x int)`, partitioned)
+	s := open(t, server.DSN(db))
+	if _, ok, err := s.Publication(t.Context(), "p"); ok || err != nil {
+		t.Fatalf("missing: %t %v", ok, err)
+	}
+	table, columns, filter := "a", []string(nil), ""
+	if s.VersionNum() >= 150000 {
+		table, columns, filter = "a (x, z) WHERE (x > 1)", []string{"x", "z"}, "(x > 1)"
+	}
+	exec(t, db, "CREATE PUBLICATION p FOR TABLE "+table+`, "O dd", part WITH (publish = 'insert, delete', publish_via_partition_root = true)`)
+	p, ok, err := s.Publication(t.Context(), "p")
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if !p.Insert || p.Update || !p.Delete || p.Truncate || !p.ViaRoot || p.AllTables || p.Owner != "postgres" || p.OID == 0 || len(p.Tables) != 3 {
+		t.Errorf("got %+v", p)
+	}
+	a, ok := p.Table(catalog.TableName{Schema: "public", Name: "a"})
+	if !ok || a.RowFilter != filter || !slices.Equal(a.Columns, columns) || a.OID == 0 {
+		t.Errorf("table a: %t %+v", ok, a)
+	}
+	if odd, ok := p.Table(catalog.TableName{Schema: "public", Name: "O dd"}); !ok || odd.Columns != nil {
+		t.Errorf("odd table: %t %+v", ok, odd)
+	}
+	def := "insert=true via_root=true all_tables=false"
+	if got := p.DefString(catalog.TableName{Schema: "public", Name: "part"}); got != def {
+		t.Errorf("def of part: %s", got)
+	}
+	if s.VersionNum() >= 150000 {
+		def += " filter[public.a]=(x > 1) columns[public.a]=x,z"
+	}
+	if got := p.DefString(); got != def {
+		t.Errorf("def: %s", got)
+	}
+}
+
+func TestIdentities_TellATableThatLeftThePublication(t *testing.T) {
+	db := database(t, "CREATE TABLE a (x int)", partitioned,
+		"CREATE PUBLICATION p FOR TABLE a, part WITH (publish = 'insert', publish_via_partition_root = true)")
+	s := open(t, server.DSN(db))
+	tables := []catalog.TableName{{Schema: "public", Name: "part"}, {Schema: "public", Name: "a"}, {Schema: "public", Name: "absent"}}
+	look := func() catalog.Identities { return must[catalog.Identities](t)(s.Identities(t.Context(), "p", tables)) }
+	was := look()
+	var names []string
+	for _, r := range was.Relations {
+		names = append(names, r.Name)
+	}
+	if want := []string{"public.a", "public.part", "public.part_1", "public.part_2a"}; !slices.Equal(names, want) {
+		t.Fatalf("relations %v", names)
+	}
+	diff := func() string { return catalog.Compare(was.Publication, was.Relations, look()).String() }
+	if d := diff(); d != "" {
+		t.Errorf("nothing changed: %s", d)
+	}
+	steps := []struct{ sql, diff string }{
+		{"CREATE TABLE part_3 PARTITION OF part FOR VALUES FROM ('2026-03-01') TO ('2026-04-01')", "partition public.part_3 was attached"},
+		{"DROP TABLE part_3", ""},
+		{"DROP TABLE a; CREATE TABLE a (x int)", "table public.a is not published any more"},
+		{"ALTER PUBLICATION p ADD TABLE a", "table public.a was dropped and created again"},
+		{"ALTER PUBLICATION p SET (publish_via_partition_root = false)",
+			`publication "p" was changed from (insert=true via_root=true all_tables=false) to (insert=true via_root=false all_tables=false); ` +
+				"table public.a was dropped and created again; table public.part is not published any more; " +
+				"partition public.part_1 was detached or dropped; partition public.part_2a was detached or dropped"},
+		{"ALTER PUBLICATION p SET (publish_via_partition_root = true); ALTER TABLE part DETACH PARTITION part_1",
+			"table public.a was dropped and created again; partition public.part_1 was detached or dropped"},
+	}
+	for _, step := range steps {
+		exec(t, db, step.sql)
+		if d := diff(); d != step.diff {
+			t.Errorf("after %s:\ngot  %s\nwant %s", step.sql, d, step.diff)
+		}
+	}
+	if ok, err := s.RelationExists(t.Context(), was.Relations[0].OID); ok || err != nil {
+		t.Errorf("dropped table exists: %t %v", ok, err)
+	}
+	if ok, err := s.RelationExists(t.Context(), was.Relations[2].OID); !ok || err != nil {
+		t.Errorf("detached partition does not exist: %t %v", ok, err)
+	}
+}
+
+func TestMayFollowSlot_ProvesThatThePublicationCameFirst(t *testing.T) {
+	db := database(t, "CREATE TABLE a (x int)", "CREATE TABLE b (x int)", "CREATE PUBLICATION before FOR TABLE a")
+	s := open(t, server.DSN(db))
+	if _, err := s.CreateSlot(t.Context(), "order_1", false, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	defer exec(t, db, "SELECT pg_drop_replication_slot('order_1')")
+	may := must[bool](t)
+	if may(s.MayFollowSlot(t.Context(), "before", "order_1")) {
+		t.Error("a publication from before may follow")
+	}
+	exec(t, db, "CREATE PUBLICATION after FOR TABLE a", "ALTER PUBLICATION before ADD TABLE b")
+	if !may(s.MayFollowSlot(t.Context(), "after", "order_1")) || !may(s.MayFollowSlot(t.Context(), "before", "order_1")) {
+		t.Error("a publication, or a table, from after may not")
+	}
+}
+
+func TestTable_IsReadAsItIs(t *testing.T) {
+	db := database(t, "CREATE DOMAIN d1 AS text", "CREATE DOMAIN d2 AS d1",
+		"CREATE UNLOGGED TABLE u (id int NOT NULL, gone int, d d2, g int GENERATED ALWAYS AS (id * 2) STORED, v varchar(5))",
+		"ALTER TABLE u DROP COLUMN gone", partitioned, "CREATE VIEW w AS SELECT 1 AS x", "CREATE ROLE reader LOGIN")
+	s := open(t, server.DSNAs("reader", "", db)) // no SELECT is needed
+	u, ok, err := s.Table(t.Context(), "public", "u")
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if u.Kind != catalog.KindTable || u.Persistence != catalog.Unlogged || u.HasRows || len(u.Columns) != 4 || u.Owner != "postgres" {
+		t.Errorf("got %+v", u)
+	}
+	d, _ := u.Column("d")
+	if d.TypeName != "public.d2" || d.BaseTypeOID != 25 || d.TypeOID == 25 {
+		t.Errorf("domain: %+v", d)
+	}
+	if g, _ := u.Column("g"); !g.Generated || g.TypeOID != 23 {
+		t.Errorf("generated: %+v", g)
+	}
+	if id, _ := u.Column("id"); !id.NotNull || id.Generated {
+		t.Errorf("id: %+v", id)
+	}
+	if _, ok := u.Column("gone"); ok {
+		t.Error("a dropped column is there")
+	}
+	part, _, err := s.Table(t.Context(), "public", "part")
+	if err != nil || part.Kind != catalog.KindPartitioned || len(part.Partitions) != 2 || part.Partitions[1].Name != "public.part_2a" || part.HasRows {
+		t.Errorf("partitioned: %+v %v", part, err)
+	}
+	exec(t, db, "INSERT INTO part VALUES (1, '2026-02-03')")
+	if part, _, _ = s.Table(t.Context(), "public", "part"); !part.HasRows {
+		t.Error("rows of a partition are not seen")
+	}
+	if w, ok, err := s.Table(t.Context(), "public", "w"); err != nil || !ok || w.Kind != catalog.KindView {
+		t.Errorf("view: %+v %v", w, err)
+	}
+	if _, ok, err := s.Table(t.Context(), "public", "nothing"); ok || err != nil {
+		t.Errorf("missing: %t %v", ok, err)
+	}
+}
