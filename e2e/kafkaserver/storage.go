@@ -59,6 +59,15 @@ func EnsureJars(ctx context.Context) (string, error) {
 	return dir, nil
 }
 
+// Prepare does all that the first Start would do once: fetch the jars and write the class archive.
+func Prepare(ctx context.Context) error {
+	jars, err := EnsureJars(ctx)
+	if err != nil {
+		return err
+	}
+	return ensureArchive(ctx, jars)
+}
+
 func fetch(ctx context.Context, dir string) error {
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# End-to-end tests. PG=15|17|18|all chooses the servers, RUN=<name> one test (or several, with commas) by the name in its
+# RESULT line, ARGS flags of the tests. Prints every RESULT line again at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+pattern='^TestE2E_'
+if [ -n "${RUN:-}" ]; then
+	names=$(sed -E 's/(^|_|,)([a-z0-9])/\1\U\2/g; s/_//g; s/,/|/g' <<<"$RUN") # slot_truth -> SlotTruth
+	pattern="^TestE2E_($names)\$"
+	for name in ${names//|/ }; do
+		grep -rqE "^func TestE2E_$name\(" e2e/*_test.go || { echo "no e2e test of that name: $name (in RUN=$RUN)" >&2; exit 2; }
+	done
+fi
+case ${PG:=15} in
+all) versions="15 17 18" ;;
+*) versions=$PG ;;
+esac
+
+mkdir -p .cache
+results=$(mktemp .cache/results.XXXXXX)
+trap 'rm -f "$results"' EXIT
+export CDC_RELAY_RESULTS=$PWD/$results
+failed=0
+for v in $versions; do
+	echo "== e2e on PostgreSQL $v"
+	echo "-- PostgreSQL $v" >>"$results"
+	CDC_RELAY_TEST_PG_VERSION=$v go test -count=1 -v -timeout "${E2E_TIMEOUT:-60m}" ./e2e -run "$pattern" ${ARGS:+-args $ARGS} </dev/null 2>&1 |
+		{ grep -vE '^=== (RUN|PAUSE|CONT|NAME)' || true; } || failed=1
+done
+echo "== results"
+cat "$results"
+exit $failed
