@@ -120,3 +120,20 @@ func text(s *string) string {
 	}
 	return *s
 }
+
+func TestDecoder_CapturedDomainsAreReadAsTheirBaseTypes(t *testing.T) {
+	for _, c := range captures(t) {
+		d := decoder.New()
+		types := make(map[string]uint32)
+		for _, f := range c.Frames {
+			if ev := mustDecode(t, d, f.bytes(t)); ev.Kind == decoder.KindRelation {
+				for _, column := range ev.Relation.Columns {
+					types[column.Name] = column.TypeOID
+				}
+			}
+		}
+		if types["domba"] != 17 || types["domts"] != 1184 {
+			t.Errorf("server %s: domain over bytea has type %d, over timestamptz %d", c.Server, types["domba"], types["domts"])
+		}
+	}
+}
