@@ -23,6 +23,9 @@ func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Id
 		switch {
 		case now.Publication.OID == 0:
 			return fault.Stopped(fix, "publication %q was dropped; %s", pub.Name, doubt)
+		case now.Publication.Name != pub.Name:
+			return fault.Stopped("set source.publication back, or run cdc-relay adopt, which records the gap",
+				"the publication was %q and is %q now, which may not have existed all the time; %s", pub.Name, now.Publication.Name, doubt)
 		case now.Publication.OID != pub.OID:
 			return fault.Stopped(fix, "publication %q was dropped and created again; %s", pub.Name, doubt)
 		case now.Publication.Def != pub.Def:
@@ -38,23 +41,26 @@ func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Id
 		}
 	}
 	for _, was := range rels {
-		if is, ok := byOID[was.OID]; ok && (is.Root == 0) == (was.Root == 0) {
+		is, ok := byOID[was.OID]
+		switch {
+		case ok && was.Root == 0 && is.Root == 0 && is.Name != was.Name:
+			return fault.Stopped("publish the rows in doubt from the table, then run cdc-relay adopt, which records the gap",
+				"table %s was renamed to %s, and the configuration followed; rows inserted under the old name, from %s to %s, may not be sent; they are still in the table",
+				was.Name, is.Name, from, to)
+		case ok && is.Root == was.Root:
 			continue
 		}
-		if was.Root != 0 {
-			if _, here := byOID[was.Root]; here && gone[was.OID] {
-				continue
+		if root, here := byOID[was.Root]; was.Root != 0 {
+			if here && !gone[was.OID] {
+				return fault.Stopped(fix, "partition %s was detached from %s, and what was inserted into it then was not published by %q; %s", was.Name, root.Name, pub.Name, doubt)
 			}
-			if _, here := byOID[was.Root]; here {
-				return fault.Stopped(fix, "partition %s was detached and has left publication %q; %s", was.Name, pub.Name, doubt)
-			}
-			continue // its root is reported
+			continue // dropped, or its root is reported
 		}
 		if is, ok := roots[was.Name]; ok {
 			return fault.Stopped(fix, "table %s was dropped and created again (it had the OID %d, it has %d); %s", was.Name, was.OID, is.OID, doubt)
 		}
 		if gone[was.OID] {
-			return fault.Stopped(fix, "table %s was dropped; rows inserted from %s to %s are published if they were decoded before, else as soon as streaming goes on", was.Name, from, to)
+			return fault.Stopped(fix, "table %s was dropped; its rows are published as far as they were streamed, and the rest when streaming goes on; rows inserted from %s to %s into a new table of its name are not sent", was.Name, from, to)
 		}
 		return fault.Stopped(fix, "table %s has left publication %q or was renamed; %s", was.Name, pub.Name, doubt)
 	}
@@ -92,7 +98,7 @@ func synchronousNames(s string) []string {
 		case c == ',' && !quoted:
 			out = append(out, cur.String())
 			cur.Reset()
-		case (c == ' ' || c == '\t' || c == '\n') && !quoted:
+		case strings.IndexByte(" \t\n\r\f\v", c) >= 0 && !quoted:
 		default:
 			cur.WriteByte(c)
 		}

@@ -5,6 +5,7 @@ package preflight
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -63,14 +64,14 @@ type Plan struct {
 // of class Stop, or Retry where time may heal it.
 func Decide(w Want, f Facts, k Known) (Plan, error) {
 	checks := []func(Want, Facts) error{
-		checkServer, checkSlotAndMark, checkSlot, checkPositions, checkPublication,
+		checkServer, checkSameServer, checkSlot, checkSlotAndMark, checkPositions, checkPublication,
 	}
 	for _, check := range checks {
 		if err := check(w, f); err != nil {
 			return Plan{}, err
 		}
 	}
-	if err := Changed(f.Mark.Publication, configured(w, f.Mark.Relations), f.Identities, f.Gone, inDoubtFrom(f.Mark), f.Server.CurrentLSN); err != nil {
+	if err := Changed(f.Mark.Publication, configured(w, f.Mark.Relations, f.Identities), f.Identities, f.Gone, inDoubtFrom(f), f.Server.CurrentLSN); err != nil {
 		return Plan{}, err
 	}
 	return plan(w, f, k), nil
@@ -94,6 +95,24 @@ func checkServer(w Want, f Facts) error {
 	return nil
 }
 
+// checkSameServer: a name with several addresses can lead the two connections to
+// two servers, and the checks of one say nothing about the stream of the other.
+func checkSameServer(_ Want, f Facts) error {
+	switch {
+	case f.Server.SystemID != f.SystemID:
+		return &fault.Error{Class: fault.Retry,
+			What: fmt.Sprintf("the two connections of the relay reached two clusters, with the system identifiers %s and %s", f.Server.SystemID, f.SystemID),
+			Fix:  "name one server in source.host"}
+	case f.Server.Timeline != f.Timeline:
+		return &fault.Error{Class: fault.Retry,
+			What: fmt.Sprintf("the two connections of the relay reached the timelines %d and %d: two servers, or a promotion in between", f.Server.Timeline, f.Timeline)}
+	case f.HasMark && f.Mark.SystemID != f.SystemID:
+		return fault.Stopped("use the store that holds the marks of this cluster",
+			"the mark that was found (%s) is of the cluster with the system identifier %s, the server's is %s", f.Mark.LSN, f.Mark.SystemID, f.SystemID)
+	}
+	return nil
+}
+
 func checkSlotAndMark(w Want, f Facts) error {
 	switch {
 	case !f.HasSlot && f.HasMark && f.Mark.Intent:
@@ -101,8 +120,8 @@ func checkSlotAndMark(w Want, f Facts) error {
 	case !f.HasSlot && f.HasMark:
 		return fault.Stopped(
 			"find out who dropped it; then run cdc-relay setup to begin with a new slot, and publish the rows in doubt from the table",
-			"slot %q does not exist, but it was published up to %s: events committed after %s may be lost to the stream",
-			w.Slot, f.Mark.LSN, f.Mark.LSN)
+			"slot %q does not exist, but it was published up to %s: events committed from %s to %s may be lost to the stream",
+			w.Slot, f.Mark.LSN, f.Mark.LSN, f.Server.CurrentLSN)
 	case !f.HasSlot:
 		return fault.Stopped("run cdc-relay setup", "slot %q does not exist, and no mark of it", w.Slot)
 	case !f.HasMark:
@@ -116,27 +135,38 @@ func checkSlotAndMark(w Want, f Facts) error {
 	return nil
 }
 
+// checkSlot looks at what a slot is, before anything is said about its mark: no
+// adopt makes a slot of the wrong kind usable.
 func checkSlot(w Want, f Facts) error {
 	s := f.Slot
-	inDoubt := fmt.Sprintf("events from %s on are not published yet", f.Mark.LSN)
+	published := s.Confirmed // without a mark it is all that is known
+	inDoubt := fmt.Sprintf("it is confirmed up to %s, and there is no mark of what was published from it", s.Confirmed)
+	if f.HasMark {
+		published = f.Mark.LSN
+		inDoubt = fmt.Sprintf("it is confirmed up to %s, and events from %s on are not published yet", s.Confirmed, published)
+	}
 	switch {
+	case !f.HasSlot:
+		return nil
 	case s.Type != "logical":
 		return fault.Stopped("choose another source.slot", "slot %q is a %s slot; the relay needs a logical one; %s", w.Slot, s.Type, inDoubt)
 	case s.Plugin != "pgoutput":
-		return fault.Stopped("choose another source.slot, or drop this one and run cdc-relay setup",
+		return fault.Stopped("choose another source.slot, or drop this one, run cdc-relay setup for a new one, and publish the rows in doubt from the table",
 			"slot %q has the plugin %q instead of pgoutput; %s", w.Slot, s.Plugin, inDoubt)
 	case s.Database != f.Server.Database:
 		return fault.Stopped("connect to that database, or choose another source.slot",
 			"slot %q belongs to the database %q, the connection to %q; %s", w.Slot, s.Database, f.Server.Database, inDoubt)
 	case s.TwoPhase:
-		return fault.Stopped("drop it and run cdc-relay setup; a slot must be made without two_phase",
+		return fault.Stopped("drop it, run cdc-relay setup for a new one (a slot must be made without two_phase), and publish the rows in doubt from the table",
 			"slot %q has two_phase on: it would deliver transactions that are prepared and not committed; %s", w.Slot, inDoubt)
 	case s.Temporary:
 		return fault.Stopped("choose another source.slot", "slot %q is temporary and ends with its session; %s", w.Slot, inDoubt)
 	case s.Synced:
 		return &fault.Error{Class: fault.Retry, What: fmt.Sprintf("slot %q is kept in step from a primary and cannot be used before this server is promoted", w.Slot)}
 	case s.Lost():
-		return Lost(w.Slot, s, f.Mark.LSN, f.Server.CurrentLSN)
+		return Lost(w.Slot, s, published, f.Server.CurrentLSN)
+	case s.Confirmed == 0:
+		return &fault.Error{Class: fault.Retry, What: fmt.Sprintf("slot %q has no confirmed position yet: it is still being created", w.Slot)}
 	}
 	return nil
 }
@@ -162,6 +192,11 @@ func checkPositions(w Want, f Facts) error {
 		return fault.Stopped(adoptHint(slot.Confirmed),
 			"the server is on timeline %d, but slot %q was published up to %s on timeline %d: this is an older state of the database, and events up to %s may have been published that it does not have",
 			f.Timeline, w.Slot, mark.LSN, mark.Timeline, mark.LSN)
+	case slot.Confirmed > now:
+		return fault.Stopped(
+			"drop the slot, run cdc-relay setup for a new one, and publish the rows in doubt from the table: a slot cannot be moved back",
+			"slot %q is confirmed up to %s, beyond the end of the server's WAL (%s), and was published up to %s: it would skip every event up to there, and events from %s on may never have been published",
+			w.Slot, slot.Confirmed, now, mark.LSN, mark.LSN)
 	case slot.Confirmed > mark.LSN:
 		return fault.Stopped(adoptHint(slot.Confirmed),
 			"slot %q is confirmed up to %s, ahead of the mark %s: someone else advanced it or made it anew, and events between %s and %s may never have been published",
@@ -183,7 +218,7 @@ func adoptHint(at pglogrepl.LSN) string {
 }
 
 func checkPublication(w Want, f Facts) error {
-	doubt := fmt.Sprintf("rows inserted from %s to %s may not be sent", inDoubtFrom(f.Mark), f.Server.CurrentLSN)
+	doubt := fmt.Sprintf("rows inserted from %s to %s may not be sent", inDoubtFrom(f), f.Server.CurrentLSN)
 	if !f.HasPublication {
 		return fault.Stopped(
 			"run cdc-relay setup to create it; if it was created and dropped in between, also cdc-relay adopt",
@@ -191,7 +226,7 @@ func checkPublication(w Want, f Facts) error {
 	}
 	p := f.Publication
 	if !p.Insert {
-		return fault.Stopped(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", catalog.Ident(w.Publication)),
+		return fault.Stopped(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert'), then cdc-relay adopt, which records the gap", catalog.Ident(w.Publication)),
 			"publication %q does not publish inserts; %s", w.Publication, doubt)
 	}
 	published := map[string]bool{}
@@ -204,31 +239,41 @@ func checkPublication(w Want, f Facts) error {
 		if !published[t.String()] {
 			return fault.Stopped(
 				fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s, then cdc-relay adopt, which records the gap", catalog.Ident(w.Publication), t.SQL()),
-				"table %s does not exist or is not in publication %q (a table that was dropped and created again has left it); %s", t, w.Publication, doubt)
+				"table %s does not exist or is not in publication %q (a table that was dropped and created again has left it; a partitioned one needs publish_via_partition_root = true); %s", t, w.Publication, doubt)
 		}
 	}
 	return nil
 }
 
 // inDoubtFrom is where WAL begins in which the identities are not known to have
-// been in order.
-func inDoubtFrom(m checkpoint.Mark) pglogrepl.LSN {
-	if m.CheckedLSN != 0 {
-		return m.CheckedLSN
+// been in order. After a failover that is the slot's position at the latest: what
+// was found at a later one may have been the old primary's.
+func inDoubtFrom(f Facts) pglogrepl.LSN {
+	from := f.Mark.LSN
+	if f.Mark.CheckedLSN != 0 {
+		from = f.Mark.CheckedLSN
 	}
-	return m.LSN
+	if f.Timeline > f.Mark.Timeline && f.HasSlot {
+		from = min(from, f.Slot.Confirmed)
+	}
+	return from
 }
 
 // configured leaves out the relations of tables that the configuration does not
-// name any more: their rows are not wanted.
-func configured(w Want, rels []checkpoint.Identity) []checkpoint.Identity {
+// name any more: their rows are not wanted. One that it names differently, since
+// it was renamed, stays.
+func configured(w Want, rels []checkpoint.Identity, now catalog.Identities) []checkpoint.Identity {
 	names := map[string]bool{}
 	for _, t := range w.Tables {
 		names[t.String()] = true
 	}
+	here := map[uint32]bool{}
+	for _, r := range now.Relations {
+		here[r.OID] = r.Root == 0
+	}
 	wanted := map[uint32]bool{}
 	for _, r := range rels {
-		if r.Root == 0 && names[r.Name] {
+		if r.Root == 0 && (names[r.Name] || here[r.OID]) {
 			wanted[r.OID] = true
 		}
 	}
@@ -277,7 +322,7 @@ func addGapsForNewTables(w Want, f Facts, p *Plan) {
 			continue
 		}
 		p.SaveFirst = true
-		p.Mark.Gaps = append(p.Mark.Gaps, checkpoint.Gap{
+		p.Mark.Gaps = append(slices.Clip(p.Mark.Gaps), checkpoint.Gap{
 			To: f.Server.CurrentLSN, Table: t.String(), Found: f.Now,
 			Reason: "the table was added to the configuration later; rows from before were not published",
 		})
