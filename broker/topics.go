@@ -130,8 +130,16 @@ func (c *Cluster) TopicConfig(ctx context.Context, topic string) (map[string]str
 }
 
 // CreateTopic makes a topic, and does nothing when it exists, however it is
-// configured. It returns when the topic is known to the cluster.
+// configured; that needs no privilege to create. It returns when the topic is
+// known to the cluster.
 func (c *Cluster) CreateTopic(ctx context.Context, spec TopicSpec) error {
+	topics, err := c.Metadata(ctx, spec.Name)
+	if err != nil {
+		return err
+	}
+	if topics[spec.Name].Err == nil {
+		return nil
+	}
 	tc := kafka.TopicConfig{Topic: spec.Name, NumPartitions: spec.Partitions, ReplicationFactor: spec.Replication}
 	for k, v := range spec.Config {
 		tc.ConfigEntries = append(tc.ConfigEntries, kafka.ConfigEntry{ConfigName: k, ConfigValue: v})
