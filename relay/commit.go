@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	stopClass = fault.Stop
 	// saveAgain is how often the mark is saved although it has not moved: it heals
 	// a late write of an instance that was taken over.
 	saveAgain = 10 * time.Second

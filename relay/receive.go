@@ -29,8 +29,7 @@ type transaction struct {
 // stream fails, or a stop reaches the end of a transaction (errStopped). pctx
 // ends sooner when a stop finds a lane halted: then it does not wait to publish.
 func (s *session) receive(ctx, pctx context.Context) error {
-	var tx transaction
-	var rec sink.Record
+	tx, rec := &s.tx, &s.rec
 	for {
 		m, err := s.stream.Next()
 		switch {
@@ -44,7 +43,7 @@ func (s *session) receive(ctx, pctx context.Context) error {
 		case s.notice != nil:
 			return s.publicationMissing(s.notice)
 		case m.Data == nil:
-			s.idle(&tx, m.WALEnd)
+			s.idle(tx, m.WALEnd)
 			continue
 		}
 		s.r.bytes.Add(uint64(len(m.Data)))
@@ -53,7 +52,7 @@ func (s *session) receive(ctx, pctx context.Context) error {
 			return fault.Stopped("report this with the server's version; the event is still in the slot",
 				"decode the WAL message at %s: %v", m.WALStart, err)
 		}
-		if err := s.event(pctx, &tx, ev, &rec); err != nil {
+		if err := s.event(pctx, tx, ev, rec); err != nil {
 			if pctx.Err() != nil && ctx.Err() == nil {
 				return errStopped
 			}
@@ -81,7 +80,7 @@ func (s *session) streamError(err error) error {
 	if catalog.SQLState(err) == "42704" {
 		return s.publicationMissing(err)
 	}
-	return err
+	return catalog.Explain(err)
 }
 
 // idle queues a position without events behind what is in flight. The server

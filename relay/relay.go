@@ -69,6 +69,9 @@ type Relay struct {
 	deps Deps
 	log  *zap.Logger
 	sink sink.Sink // set once, before the first session
+	// router outlives sessions: it remembers names, and so finds a mapped table
+	// that was renamed while the server was away.
+	router *route.Router
 
 	stopping chan struct{} // closed once, by Stop
 	stopOnce sync.Once
@@ -120,6 +123,11 @@ var errStopped = errors.New("stopped")
 // fault.Stop). It is called once.
 func (r *Relay) Run(ctx context.Context) error {
 	defer func() { r.setState(StateStopped, "the relay has stopped") }()
+	router, err := route.Compile(r.cfg.Tables)
+	if err != nil {
+		return err
+	}
+	r.router = router
 	sk, err := r.deps.OpenSink(ctx, r.refused)
 	if err != nil {
 		return fmt.Errorf("open the sink: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/sink"
 )
 
@@ -63,7 +64,8 @@ func (s *session) run(ctx context.Context) error {
 	defer s.onStop(sctx, cancel, stopPublishing)()
 
 	err := s.receive(sctx, pctx)
-	if errors.Is(err, errStopped) {
+	end := err // what to return once all that came before is confirmed
+	if endsInOrder(err) {
 		err = s.drain(sctx)
 	}
 	if err != nil {
@@ -72,9 +74,8 @@ func (s *session) run(ctx context.Context) error {
 	endBackground()
 	wg.Wait()
 	if err == nil {
-		err = s.finish(sctx)
-		if err == nil {
-			return errStopped
+		if err = s.finish(sctx); err == nil {
+			return end
 		}
 		cancel(err)
 	}
@@ -143,9 +144,18 @@ func (s *session) guard(ctx context.Context) error {
 	}
 }
 
+// endsInOrder tells whether what was received before err is published and
+// confirmed before the end: after a stop, and when something in the stream needs
+// a person. A mapping that is mended then does not meet the old rows again.
+func endsInOrder(err error) bool {
+	return errors.Is(err, errStopped) || fault.ClassOf(err) == fault.Stop
+}
+
 // drain waits for the acks of all that was published. A halted relay does not
 // wait for the halted lane.
 func (s *session) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.r.cfg.ShutdownTimeout, errShutdownTimeout)
+	defer cancel()
 	err := s.sink.Drain(ctx)
 	if errors.Is(err, sink.ErrHalted) {
 		return nil // finish confirms what precedes it, and says so
@@ -182,7 +192,7 @@ func (s *session) saveUntil(ctx context.Context, m checkpoint.Mark) error {
 		if err == nil {
 			return nil
 		}
-		if class, _ := classify(err); class == stopClass {
+		if class, _ := classify(err); class == fault.Stop {
 			return err
 		}
 		select {

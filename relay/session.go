@@ -39,11 +39,14 @@ type session struct {
 	log     *zap.Logger
 	watcher *catalog.Session // used by watch once streaming
 	plan    preflight.Plan
-	stream  *replication.Stream
+	stream  stream
 	sink    sink.Sink
 	dec     *decoder.Decoder
 	router  *route.Router
 	tracker *checkpoint.Tracker
+
+	tx  transaction // in hand; receive's goroutine only, like rec
+	rec sink.Record
 
 	received  atomic.Uint64 // end of what was received: the most that may be confirmed
 	durable   atomic.Uint64 // LSN of the mark that is saved
@@ -57,6 +60,18 @@ type session struct {
 	checked atomic.Pointer[checkedIdentities]
 
 	mark checkpoint.Mark // as saved last; commit's goroutine, later finish
+}
+
+// stream is what a session needs of replication.Stream; a script plays it in
+// tests.
+type stream interface {
+	Next() (replication.Message, error)
+	Interrupt()
+	Confirm(lsn pglogrepl.LSN)
+	Confirmed() pglogrepl.LSN
+	Failed() error
+	Finish(ctx context.Context) error
+	Close()
 }
 
 // checkedIdentities are publication and tables, found in order when the server's
@@ -105,11 +120,7 @@ func (r *Relay) runSession(ctx context.Context) (streamed bool, err error) {
 // connect opens both connections, decides whether and where to begin, and starts
 // the stream. While another instance holds the slot it stands by.
 func (r *Relay) connect(ctx context.Context) (*session, error) {
-	s := &session{r: r, log: r.log, sink: r.sink, nudge: make(chan struct{}, 1), dec: decoder.New()}
-	var err error
-	if s.router, err = route.Compile(r.cfg.Tables); err != nil {
-		return nil, err
-	}
+	s := &session{r: r, log: r.log, sink: r.sink, router: r.router, nudge: make(chan struct{}, 1), dec: decoder.New()}
 	cfg, err := r.cfg.Connect()
 	if err != nil {
 		return nil, err
@@ -176,20 +187,20 @@ func (s *session) tryStart(ctx context.Context, cfg *pgconn.Config) error {
 		conn.Close()
 		return err
 	}
-	stream, err := conn.Start(ctx, s.r.cfg.Slot, s.r.cfg.Publication, plan.Start)
+	st, err := conn.Start(ctx, s.r.cfg.Slot, s.r.cfg.Publication, plan.Start)
 	if err != nil {
 		return err
 	}
 	// The slot is ours now. Whoever held it between the check and the start may
 	// have moved slot and mark, so all is read once more before anything is sent.
 	if err := s.recheck(ctx, plan); err != nil {
-		stream.Close()
+		st.Close()
 		return err
 	}
 	for _, w := range plan.Warnings {
 		s.log.Warn(w)
 	}
-	s.plan, s.stream = plan, stream
+	s.plan, s.stream = plan, st
 	return nil
 }
 
