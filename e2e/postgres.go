@@ -100,6 +100,16 @@ func (pg *PG) DSN() string { return pg.PGControl.DSN(pg.Database) }
 // DSNFor is a superuser's URL of another database on the server.
 func (pg *PG) DSNFor(db string) string { return pg.PGControl.DSN(db) }
 
+// DSNThrough is DSN with the proxy's address in place of the server's.
+func (pg *PG) DSNThrough(p *Proxy) string {
+	u, err := url.Parse(pg.DSN())
+	if err != nil {
+		panic(err) // we made it
+	}
+	u.Host = p.Addr()
+	return u.String()
+}
+
 // RequireControl skips the test when the server may not be stopped: an external one.
 func (pg *PG) RequireControl(t testing.TB) {
 	t.Helper()
