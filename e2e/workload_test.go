@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/e2e"
@@ -26,9 +27,9 @@ type workload struct {
 	committed map[string]bool
 	undone    map[string]bool // rolled back: must never be seen
 	unknown   map[string]bool // the connection broke at the commit
-	// newest is the last id that a writer saw committed, and the WAL position
-	// after that.
-	newest string
+	// newest is the highest WAL position read within a transaction, before its
+	// commit, that a writer then saw committed: its commit lies at or above it.
+	newest pglogrepl.LSN
 }
 
 // startWorkload starts n writers, each with a pause between its transactions. A
@@ -136,6 +137,11 @@ func (w *workload) transaction(conn *pgx.Conn, rnd *rand.Rand, prefix string) er
 		w.note(w.undone, undo)
 		return err
 	}
+	var before pglogrepl.LSN
+	if err = tx.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&before); err != nil {
+		w.note(w.undone, append(keep, undo...))
+		return err
+	}
 	if err = tx.Commit(ctx); err != nil {
 		w.note(w.unknown, keep)
 		w.note(w.undone, undo)
@@ -144,7 +150,7 @@ func (w *workload) transaction(conn *pgx.Conn, rnd *rand.Rand, prefix string) er
 	w.note(w.committed, keep)
 	w.note(w.undone, undo)
 	w.mu.Lock()
-	w.newest = keep[len(keep)-1]
+	w.newest = max(w.newest, before)
 	w.mu.Unlock()
 	return nil
 }
@@ -162,6 +168,13 @@ func (w *workload) Committed() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.committed)
+}
+
+// Newest is a position at or below the commit of a transaction that was committed.
+func (w *workload) Newest() pglogrepl.LSN {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.newest
 }
 
 // crossCheck holds the writers' log against the oracle's: every id that a writer
