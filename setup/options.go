@@ -24,6 +24,9 @@ import (
 // transaction that is open in any database.
 const DefaultSlotTimeout = 30 * time.Second
 
+// lockTimeout is how long another run is waited for.
+const lockTimeout = 2 * time.Second
+
 // DefaultTable is the table that the migrations make.
 var DefaultTable = catalog.TableName{Schema: "public", Name: "outbox"}
 
@@ -159,13 +162,10 @@ func begin(ctx context.Context, o Options) (*run, error) {
 }
 
 func (r *run) look(ctx context.Context) error {
-	alone, err := r.db.TryLock(ctx, "cdc-relay setup "+r.Slot)
-	if err != nil {
+	if err := r.lock(ctx); err != nil {
 		return err
 	}
-	if !alone {
-		return fault.Stopped("wait until it ends", "another setup or adopt of slot %q is running", r.Slot)
-	}
+	var err error
 	if r.server, err = r.db.Server(ctx); err != nil {
 		return err
 	}
@@ -181,6 +181,25 @@ func (r *run) look(ctx context.Context) error {
 	// Neither intent nor position: an intent that was withdrawn.
 	r.marked = r.marked && (r.mark.Intent || r.mark.LSN != 0)
 	return nil
+}
+
+// lock keeps other runs out, for the life of the session. One that has just ended
+// may hold it for a moment longer, until its backend is gone.
+func (r *run) lock(ctx context.Context) error {
+	for deadline := time.Now().Add(lockTimeout); ; {
+		alone, err := r.db.TryLock(ctx, "cdc-relay setup "+r.Slot)
+		if err != nil || alone {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fault.Stopped("wait until it ends", "another setup or adopt of slot %q is running", r.Slot)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(cleanupPause):
+		}
+	}
 }
 
 // say tells a person about a step.

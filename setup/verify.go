@@ -95,37 +95,32 @@ func checkTable(name catalog.TableName, t catalog.Table) error {
 // how to alter it, and alters nothing itself.
 func (r *run) checkPublication() error {
 	name := catalog.Ident(r.Publication)
-	var what, fix []string
-	var missing []string
-	for _, t := range r.Tables {
-		if _, ok := r.pub.Table(t); !ok {
-			missing = append(missing, t.String())
-			fix = append(fix, fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, t.SQL()))
-		}
-	}
-	set := ""
+	var what, fix, missing, set []string
 	if !r.pub.Insert {
 		what = append(what, "does not publish inserts")
-		set = "publish = 'insert'"
+		set = append(set, "publish = 'insert'")
 	}
-	if !r.pub.ViaRoot && slices.ContainsFunc(r.tables, func(t catalog.Table) bool { return t.Kind == catalog.KindPartitioned }) {
-		what = append(what, "publishes partitions under their own names")
-		set = strings.TrimPrefix(set+", publish_via_partition_root = true", ", ")
-		// With the root in the publication this alone repairs it.
-		missing, fix = nil, nil
-		for _, t := range r.tables {
-			table := catalog.TableName{Schema: t.Schema, Name: t.Name}
-			if _, ok := r.pub.Table(table); !ok && t.Kind != catalog.KindPartitioned {
-				missing = append(missing, table.String())
-				fix = append(fix, fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, table.SQL()))
-			}
+	underOwnNames := !r.pub.ViaRoot &&
+		slices.ContainsFunc(r.tables, func(t catalog.Table) bool { return t.Kind == catalog.KindPartitioned })
+	for i, t := range r.Tables {
+		if _, ok := r.pub.Table(t); ok {
+			continue
 		}
+		if !r.pub.ViaRoot && r.publishesPartition(r.tables[i]) {
+			continue // with the root in it, SET alone repairs it
+		}
+		missing = append(missing, t.String())
+		fix = append(fix, fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, t.SQL()))
+	}
+	if underOwnNames {
+		what = append(what, "publishes partitions under their own names")
+		set = append(set, "publish_via_partition_root = true")
 	}
 	if len(missing) > 0 {
 		what = append(what, "lacks table "+strings.Join(missing, ", "))
 	}
-	if set != "" {
-		fix = append(fix, fmt.Sprintf("ALTER PUBLICATION %s SET (%s)", name, set))
+	if len(set) > 0 {
+		fix = append(fix, fmt.Sprintf("ALTER PUBLICATION %s SET (%s)", name, strings.Join(set, ", ")))
 	}
 	if len(what) > 0 {
 		consequence := ""
@@ -137,6 +132,12 @@ func (r *run) checkPublication() error {
 	}
 	r.notePublication()
 	return nil
+}
+
+func (r *run) publishesPartition(t catalog.Table) bool {
+	return slices.ContainsFunc(r.pub.Tables, func(pt catalog.PublishedTable) bool {
+		return slices.ContainsFunc(t.Partitions, func(p catalog.Partition) bool { return p.OID == pt.OID })
+	})
 }
 
 // notePublication says what is allowed but may surprise.
