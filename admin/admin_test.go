@@ -68,7 +68,8 @@ func busy(now time.Time) relay.Status {
 
 func TestMetrics_PassTheLinter(t *testing.T) {
 	src := &source{s: busy(time.Now())}
-	m := NewMetrics(src.status, "v1", "abc")
+	m := NewMetrics("v1", "abc")
+	m.Watch(src.status)
 	m.ObserveAck(3 * time.Millisecond)
 	m.ObserveAck(-time.Second)
 	families, err := m.registry.Gather()
@@ -197,7 +198,7 @@ func TestMetrics_TopicsAreBoundedAndOnlyRise(t *testing.T) {
 
 func serve(t *testing.T, src *source) string {
 	t.Helper()
-	s, err := Listen("127.0.0.1:0", src.status, NewMetrics(src.status, "v1", ""), "v1")
+	s, err := Listen("127.0.0.1:0", src.status, NewMetrics("v1", ""), "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +288,7 @@ func TestServer_Pages(t *testing.T) {
 
 func TestListen_PortInUseNamesPortAndKey(t *testing.T) {
 	src := &source{}
-	m := NewMetrics(src.status, "", "")
+	m := NewMetrics("", "")
 	first, err := Listen("127.0.0.1:0", src.status, m, "")
 	if err != nil {
 		t.Fatal(err)

@@ -34,9 +34,8 @@ type Metrics struct {
 	toAck    prometheus.Histogram
 }
 
-// NewMetrics returns metrics that read status, which must be safe for use from
-// any goroutine.
-func NewMetrics(status func() relay.Status, version, revision string) *Metrics {
+// NewMetrics returns metrics of the build and the process.
+func NewMetrics(version, revision string) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		toAck: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -51,9 +50,15 @@ func NewMetrics(status func() relay.Status, version, revision string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version, "revision": revision, "goversion": runtime.Version()},
 	})
 	info.Set(1)
-	m.registry.MustRegister(m.toAck, info, newCollector(status, time.Now),
+	m.registry.MustRegister(m.toAck, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// Watch adds the metrics of a relay's status, which must be safe for use from any
+// goroutine. It is called once.
+func (m *Metrics) Watch(status func() relay.Status) {
+	m.registry.MustRegister(newCollector(status, time.Now))
 }
 
 // ObserveAck records the time from a commit to its last ack. A clock that is

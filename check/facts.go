@@ -1,0 +1,284 @@
+// Package check looks at everything that the relay needs before it runs, and
+// says of each what is wrong and how to mend it. Gather asks the database, the
+// mark's store and the brokers; Evaluate judges what was found, and is pure.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/broker"
+	"github.com/cdc-relay/cdc-relay/catalog"
+	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/preflight"
+	"github.com/cdc-relay/cdc-relay/route"
+)
+
+// Want is what the configuration asks for.
+type Want struct {
+	Preflight preflight.Want
+	Tables    []route.Table
+	// Topics are looked at, beside those of tables with a fixed topic.
+	Topics []string
+	// MarkTopic is the topic of the marks; "" when they are kept elsewhere.
+	MarkTopic string
+	// Brokers is false when nothing is published to Kafka and no mark kept there.
+	Brokers bool
+	// Publish is false with a sink that discards.
+	Publish bool
+	// Partitions and Replication are those of a topic that setup would make.
+	Partitions, Replication int
+	MarkReplication         int
+	MaxBatchBytes           int64
+	Warnings                []string // about the configuration itself
+}
+
+// topics returns the event topics whose names are known, once each.
+func (w Want) topics() []string {
+	if !w.Publish {
+		return nil
+	}
+	names := slices.Clone(w.Topics)
+	for _, t := range w.Tables {
+		if name, ok := t.FixedTopic(); ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Cluster is what Gather asks of the brokers.
+type Cluster interface {
+	Ping(ctx context.Context) error
+	Metadata(ctx context.Context, topics ...string) (map[string]broker.Topic, error)
+	TopicConfig(ctx context.Context, topic string) (map[string]string, error)
+	// MayCreate tells whether a topic could be made, without making it.
+	MayCreate(ctx context.Context, spec broker.TopicSpec) error
+}
+
+// Sources is where Gather looks. A nil function means that there is none.
+type Sources struct {
+	Connect   func() (*pgx.ConnConfig, error)
+	Cluster   func() (Cluster, error)
+	OpenStore func(ctx context.Context) (checkpoint.Store, error)
+	// Timeout bounds each of database, store and brokers.
+	Timeout time.Duration
+}
+
+// Facts are what was found.
+type Facts struct {
+	// DatabaseErr is why the database could not be asked; the fields below it are
+	// then not set, up to the store's.
+	DatabaseErr    error
+	Server         catalog.Server
+	Slot           catalog.Slot
+	HasSlot        bool
+	Publication    catalog.Publication
+	HasPublication bool
+	// MayFollow: the publication may have been made after the slot.
+	MayFollow  bool
+	Tables     map[catalog.TableName]*catalog.Table // nil: it does not exist
+	Identities catalog.Identities
+	Gone       map[uint32]bool
+
+	StoreErr error
+	Mark     checkpoint.Mark
+	HasMark  bool
+
+	BrokersErr error // why the brokers could not be asked
+	Topics     map[string]Topic
+	Now        time.Time
+}
+
+// Topic is what the brokers say of a topic.
+type Topic struct {
+	Missing   bool
+	Err       error // why nothing is known
+	CreateErr error // of a missing one: why it cannot be made
+	// Replicas is the smallest number of replicas of a partition.
+	Replicas   int
+	Partitions int
+	Leaderless int // partitions without a leader
+	Config     map[string]string
+	ConfigErr  error
+}
+
+// Gather asks the sources. It takes no longer than three times their time-out,
+// changes nothing, and returns what it found, with the error of each part that it
+// could not ask.
+func Gather(ctx context.Context, w Want, src Sources) Facts {
+	f := Facts{Now: time.Now()}
+	bounded := func(part func(context.Context)) {
+		ctx, cancel := context.WithTimeout(ctx, src.Timeout)
+		defer cancel()
+		part(ctx)
+	}
+	bounded(func(ctx context.Context) { f.DatabaseErr = f.database(ctx, w, src) })
+	if w.Brokers {
+		bounded(func(ctx context.Context) { f.BrokersErr = f.brokers(ctx, w, src) })
+	}
+	if f.DatabaseErr == nil && f.mayHaveMark(w) {
+		bounded(func(ctx context.Context) { f.StoreErr = f.store(ctx, w, src) })
+	}
+	return f
+}
+
+func (f *Facts) database(ctx context.Context, w Want, src Sources) error {
+	cfg, err := src.Connect()
+	if err != nil {
+		return err
+	}
+	db, err := catalog.Open(ctx, cfg, w.Preflight.ApplicationName+"-check")
+	if err != nil {
+		return catalog.Explain(err)
+	}
+	defer db.Close(context.WithoutCancel(ctx))
+	return catalog.Explain(f.catalog(ctx, w, db))
+}
+
+func (f *Facts) catalog(ctx context.Context, w Want, db *catalog.Session) (err error) {
+	p := w.Preflight
+	if f.Server, err = db.Server(ctx); err != nil {
+		return err
+	}
+	if f.Slot, f.HasSlot, err = db.Slot(ctx, p.Slot); err != nil {
+		return err
+	}
+	if f.Publication, f.HasPublication, err = db.Publication(ctx, p.Publication); err != nil {
+		return err
+	}
+	f.Tables = make(map[catalog.TableName]*catalog.Table)
+	for _, name := range p.Tables {
+		t, ok, err := db.Table(ctx, name.Schema, name.Name)
+		if err != nil {
+			return err
+		}
+		f.Tables[name] = nil
+		if ok {
+			f.Tables[name] = &t
+		}
+	}
+	if f.Identities, err = db.Identities(ctx, p.Publication, p.Tables); err != nil {
+		return err
+	}
+	if f.HasSlot && f.HasPublication {
+		f.MayFollow, err = db.MayFollowSlot(ctx, p.Publication, p.Slot)
+	}
+	return err
+}
+
+// mayHaveMark is false when it is known that there is no mark, or that it cannot
+// be read.
+func (f *Facts) mayHaveMark(w Want) bool {
+	return w.MarkTopic == "" || f.BrokersErr == nil && !f.Topics[w.MarkTopic].Missing
+}
+
+// store reads the mark, and then of the relations that it names those that are
+// gone.
+func (f *Facts) store(ctx context.Context, w Want, src Sources) error {
+	st, err := src.OpenStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = st.Close() }()
+	if f.Mark, f.HasMark, err = st.Load(ctx, f.Server.SystemID, w.Preflight.Slot); err != nil {
+		return err
+	}
+	return f.gone(ctx, w, src)
+}
+
+func (f *Facts) gone(ctx context.Context, w Want, src Sources) error {
+	f.Gone = make(map[uint32]bool)
+	known := make(map[uint32]bool)
+	for _, r := range f.Identities.Relations {
+		known[r.OID] = true
+	}
+	var missing []uint32
+	for _, r := range f.Mark.Relations {
+		if !known[r.OID] {
+			missing = append(missing, r.OID)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	cfg, err := src.Connect()
+	if err != nil {
+		return err
+	}
+	db, err := catalog.Open(ctx, cfg, w.Preflight.ApplicationName+"-check")
+	if err != nil {
+		return catalog.Explain(err)
+	}
+	defer db.Close(context.WithoutCancel(ctx))
+	for _, oid := range missing {
+		exists, err := db.RelationExists(ctx, oid)
+		if err != nil {
+			return catalog.Explain(err)
+		}
+		f.Gone[oid] = !exists
+	}
+	return nil
+}
+
+func (f *Facts) brokers(ctx context.Context, w Want, src Sources) error {
+	c, err := src.Cluster()
+	if err != nil {
+		return err
+	}
+	if err := c.Ping(ctx); err != nil {
+		return err
+	}
+	names := w.topics()
+	if w.MarkTopic != "" {
+		names = append(names, w.MarkTopic)
+	}
+	f.Topics = make(map[string]Topic)
+	if len(names) == 0 {
+		return nil
+	}
+	md, err := c.Metadata(ctx, names...)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		f.Topics[name] = topic(ctx, c, w, name, md[name])
+	}
+	return nil
+}
+
+func topic(ctx context.Context, c Cluster, w Want, name string, md broker.Topic) Topic {
+	if md.Err != nil {
+		_, code := broker.Classify(md.Err)
+		if code != "UNKNOWN_TOPIC_OR_PARTITION" {
+			return Topic{Err: md.Err}
+		}
+		spec := broker.TopicSpec{Name: name, Partitions: w.Partitions, Replication: w.Replication}
+		if name == w.MarkTopic {
+			spec.Partitions, spec.Replication = 1, w.MarkReplication
+		}
+		return Topic{Missing: true, CreateErr: c.MayCreate(ctx, spec)}
+	}
+	t := Topic{Partitions: len(md.Partitions)}
+	for i, p := range md.Partitions {
+		if i == 0 || len(p.Replicas) < t.Replicas {
+			t.Replicas = len(p.Replicas)
+		}
+		if p.Err != nil {
+			t.Leaderless++
+		}
+	}
+	if t.Partitions == 0 {
+		return Topic{Err: errors.New("it has no partition")}
+	}
+	if t.Config, t.ConfigErr = c.TopicConfig(ctx, name); t.ConfigErr != nil {
+		t.ConfigErr = fmt.Errorf("its configuration cannot be read: %w", t.ConfigErr)
+	}
+	return t
+}

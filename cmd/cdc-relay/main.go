@@ -1,0 +1,24 @@
+// Command cdc-relay publishes the committed rows of a transactional outbox in
+// PostgreSQL to Apache Kafka.
+package main
+
+import (
+	"io"
+	"os"
+)
+
+func main() {
+	a := &app{
+		env: os.Environ(), in: os.Stdin, out: os.Stdout, err: os.Stderr, exit: os.Exit,
+	}
+	os.Exit(a.main(os.Args[1:]))
+}
+
+// app is what the commands use of the process, so that tests can stand in.
+type app struct {
+	env  []string
+	in   io.Reader
+	out  io.Writer
+	err  io.Writer
+	exit func(code int) // leaves at once; for a second signal
+}

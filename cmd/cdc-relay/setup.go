@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/cdc-relay/cdc-relay/broker"
+	"github.com/cdc-relay/cdc-relay/config"
+	"github.com/cdc-relay/cdc-relay/setup"
+)
+
+type setupFlags struct {
+	dryRun, existingSlot, createTopics, createTable bool
+	slotTimeout                                     time.Duration
+}
+
+func (a *app) setupCommand(o *options) *cobra.Command {
+	var f setupFlags
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Make what the relay needs: publication, slot and first mark",
+		Long: `Make what the relay needs, in this order: the outbox table public.outbox when it
+is configured in the default shape and missing; the publication (inserts only);
+the topic of the marks; the slot; its first mark; with --create-topics the topics
+of the events. What is there already is verified and left as it is, so that setup
+may be repeated, and finishes what a broken one began.
+
+The role needs LOGIN and REPLICATION, and for what setup makes: CREATE on the
+database and ownership of the outbox tables. --dry-run prints the SQL, so that
+somebody else can run it; a slot made so is taken with --existing-slot.`,
+		Example: `  cdc-relay setup
+  cdc-relay setup --create-topics
+  cdc-relay setup --dry-run > setup.sql
+  cdc-relay setup --existing-slot`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(o)
+			if err != nil {
+				return err
+			}
+			a.warn(cfg)
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			return a.setup(ctx, cfg, f)
+		},
+	}
+	fl := cmd.Flags()
+	fl.BoolVar(&f.dryRun, "dry-run", false, "print the SQL and do nothing")
+	fl.BoolVar(&f.existingSlot, "existing-slot", false, "take the slot that somebody made for this relay")
+	fl.BoolVar(&f.createTopics, "create-topics", false, "make the topics that are known by name, see kafka.topics")
+	fl.BoolVar(&f.createTable, "create-table", true, "make public.outbox when it is configured in the default shape and missing")
+	fl.DurationVar(&f.slotTimeout, "slot-timeout", setup.DefaultSlotTimeout,
+		"how long to wait for open transactions of any database before the slot is given up")
+	return cmd
+}
+
+func (a *app) setup(ctx context.Context, cfg config.Config, f setupFlags) error {
+	if f.slotTimeout <= 0 {
+		return usagef("--slot-timeout must be longer than 0")
+	}
+	so := a.setupOptions(cfg)
+	so.DryRun, so.ExistingSlot, so.SlotTimeout = f.dryRun, f.existingSlot, f.slotTimeout
+	so.CreateTable = f.createTable && wantsDefaultTable(cfg)
+	if f.createTopics {
+		for _, name := range topicNames(cfg) {
+			so.Topics = append(so.Topics, setup.Topic{Name: name, Partitions: cfg.Kafka.Topics.Partitions, Replication: cfg.Kafka.Topics.Replication})
+		}
+		if len(so.Topics) == 0 {
+			_, _ = fmt.Fprintln(a.err, "warning: --create-topics makes none: the topics' names come from the rows; name them in kafka.topics.names")
+		}
+	}
+	if f.dryRun {
+		return setup.Setup(ctx, so)
+	}
+	cluster, err := openCluster(cfg)
+	if err != nil {
+		return err
+	}
+	if cluster != nil {
+		defer func() { _ = cluster.Close() }()
+		if err := reach(ctx, cfg, cluster); err != nil {
+			return err
+		}
+		so.CreateTopic = func(ctx context.Context, t setup.Topic) error {
+			return cluster.CreateTopic(ctx, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replication: t.Replication})
+		}
+	}
+	so.Store = openStore(cfg, cluster, zap.NewNop())
+	defer func() { _ = so.Store.Close() }()
+	ensure, cancel := context.WithTimeout(ctx, cfg.Kafka.RequestTimeout)
+	defer cancel()
+	if err := ensureStore(ensure, so.Store); err != nil {
+		return err
+	}
+	return setup.Setup(ctx, so)
+}
+
+// reach asks the brokers once, so that a person is not kept waiting by one that
+// is away.
+func reach(ctx context.Context, cfg config.Config, cluster *broker.Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, cfg.Kafka.RequestTimeout)
+	defer cancel()
+	return cluster.Ping(ctx)
+}
+
+func (a *app) setupOptions(cfg config.Config) setup.Options {
+	return setup.Options{
+		Connect: cfg.Source.Connect, ApplicationName: cfg.Source.ApplicationName,
+		Slot: cfg.Source.Slot, Publication: cfg.Source.Publication, Tables: tableNames(cfg),
+		Failover: cfg.Source.Failover, Out: a.out,
+	}
+}
+
+// wantsDefaultTable reports whether public.outbox is configured as the migrations
+// make it.
+func wantsDefaultTable(cfg config.Config) bool {
+	deflt := config.Default().Outbox[0]
+	return slices.ContainsFunc(cfg.Outbox, func(o config.Outbox) bool {
+		t, err := o.Route()
+		return err == nil && t.Schema == setup.DefaultTable.Schema && t.Name == setup.DefaultTable.Name &&
+			o.Columns == deflt.Columns && len(o.Headers) == 0
+	})
+}
+
+// topicNames returns the event topics that are known by name, once each.
+func topicNames(cfg config.Config) []string {
+	names := slices.Clone(cfg.Kafka.Topics.Names)
+	for _, t := range cfg.Tables() {
+		if name, ok := t.FixedTopic(); ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (a *app) adoptCommand(o *options) *cobra.Command {
+	var at string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "adopt --lsn LSN",
+		Short: "Take over a slot that has no mark, or is ahead of it, and record the gap",
+		Long: `Take over a slot where it and its mark disagree: a slot without a mark, or one
+that is ahead of it because it was made anew or advanced by hand. Both positions
+and what may be missing are shown, and after a yes the mark is set to LSN and the
+gap is recorded. Nothing is deleted or published.`,
+		Example: `  cdc-relay adopt --lsn 0/16B3748
+  cdc-relay adopt --lsn 0/16B3748 --yes`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lsn, err := pglogrepl.ParseLSN(at)
+			if at == "" || err != nil || lsn == 0 {
+				return usagef("--lsn takes a position in the WAL, such as 0/16B3748; the slot's is its confirmed_flush_lsn in pg_replication_slots")
+			}
+			cfg, err := a.load(o)
+			if err != nil {
+				return err
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			return a.adopt(ctx, cfg, lsn, yes)
+		},
+	}
+	cmd.Flags().StringVar(&at, "lsn", "", "position to go on from (required)")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func (a *app) adopt(ctx context.Context, cfg config.Config, lsn pglogrepl.LSN, yes bool) error {
+	cluster, err := openCluster(cfg)
+	if err != nil {
+		return err
+	}
+	if cluster != nil {
+		defer func() { _ = cluster.Close() }()
+		if err := reach(ctx, cfg, cluster); err != nil {
+			return err
+		}
+	}
+	so := a.setupOptions(cfg)
+	so.Store = openStore(cfg, cluster, zap.NewNop())
+	defer func() { _ = so.Store.Close() }()
+	ensure, cancel := context.WithTimeout(ctx, cfg.Kafka.RequestTimeout)
+	defer cancel()
+	if err := ensureStore(ensure, so.Store); err != nil {
+		return err
+	}
+	so.LSN, so.Yes, so.Confirm = lsn, yes, a.confirm
+	return setup.Adopt(ctx, so)
+}
+
+// confirm asks a person; anything but yes is a no, and so is the end of input.
+func (a *app) confirm(question string) (bool, error) {
+	if _, err := fmt.Fprintf(a.out, "%s [yes/no] ", question); err != nil {
+		return false, err
+	}
+	line, _ := bufio.NewReader(a.in).ReadString('\n')
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "yes" || answer == "y", nil
+}
