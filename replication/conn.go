@@ -74,6 +74,11 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	}
 	delete(pc.RuntimeParams, "options") // could set what is forced below
 	maps.Copy(pc.RuntimeParams, cfg.RuntimeParams)
+	maps.DeleteFunc(pc.RuntimeParams, func(name, _ string) bool {
+		name = strings.ToLower(name) // the server takes TimeZone for timezone, and the last one of the two
+		_, ok := forced[name]
+		return ok || name == "application_name"
+	})
 	maps.Copy(pc.RuntimeParams, forced)
 	pc.RuntimeParams["application_name"] = cfg.ApplicationName
 	pc.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {

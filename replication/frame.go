@@ -106,7 +106,7 @@ func (f *frameReader) next(limit int64) (byte, []byte, error) {
 
 func (f *frameReader) tooLarge(typ byte, size, limit int64) error {
 	e := &FrameTooLargeError{Size: size, Limit: limit}
-	if typ != 'd' {
+	if typ != 'd' || size < 4+xlogHeader {
 		return e
 	}
 	if err := f.fill(msgHeader + xlogHeader); err != nil {
@@ -116,6 +116,19 @@ func (f *frameReader) tooLarge(typ byte, size, limit int64) error {
 		e.LSN = pglogrepl.LSN(binary.BigEndian.Uint64(b[1:]))
 	}
 	return e
+}
+
+// discard drops n bytes without reading them into memory all at once.
+func (f *frameReader) discard(n int64) error {
+	for n > 0 {
+		if err := f.fill(1); err != nil {
+			return err
+		}
+		k := min(n, int64(f.wp-f.rp))
+		f.rp += int(k)
+		n -= k
+	}
+	return nil
 }
 
 // shrink gives a grown buffer back when it has not been needed for a while.

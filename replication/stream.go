@@ -57,6 +57,7 @@ type Stream struct {
 	start       pglogrepl.LSN
 	confirmed   atomic.Uint64 // what the next status says
 	interrupted atomic.Bool
+	interruptMu sync.Mutex // an interrupt is made, and taken, as a whole
 
 	nudge    chan struct{} // capacity 1: a status is wanted now
 	writeMu  sync.Mutex    // one writer at a time
@@ -97,6 +98,8 @@ func (s *Stream) beforeRead() error {
 // Interrupt makes a Next that waits, or the next one that would, return
 // ErrInterrupted, once.
 func (s *Stream) Interrupt() {
+	s.interruptMu.Lock()
+	defer s.interruptMu.Unlock()
 	s.interrupted.Store(true)
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 }
@@ -132,8 +135,7 @@ func (s *Stream) Next() (Message, error) {
 // status could not be written, why.
 func (s *Stream) readError(err error) error {
 	switch {
-	case s.interrupted.Load() && (errors.Is(err, errInterrupted) || errors.Is(err, os.ErrDeadlineExceeded)):
-		s.interrupted.Store(false)
+	case (errors.Is(err, errInterrupted) || errors.Is(err, os.ErrDeadlineExceeded)) && s.takeInterrupt():
 		return ErrInterrupted
 	case s.writeErr.Load() != nil:
 		return *s.writeErr.Load()
@@ -142,6 +144,14 @@ func (s *Stream) readError(err error) error {
 	default:
 		return fmt.Errorf("read the replication stream: %w", err)
 	}
+}
+
+// takeInterrupt ends an interrupt, if there is one. One that has not moved the
+// deadline yet is waited for: it would end a later read, as if for silence.
+func (s *Stream) takeInterrupt() bool {
+	s.interruptMu.Lock()
+	defer s.interruptMu.Unlock()
+	return s.interrupted.Swap(false)
 }
 
 // copyData decodes the replication messages of the PostgreSQL documentation's
@@ -299,25 +309,21 @@ func appendStatus(b []byte, lsn pglogrepl.LSN, now time.Time, ask bool) []byte {
 // server's answer, so that when it returns nil the server has the confirmed
 // position. The connection is closed in any case. No Next may be running.
 func (s *Stream) Finish(ctx context.Context) error {
+	defer s.conn.Close()
+	stop := context.AfterFunc(ctx, func() { s.conn.Close() }) // also frees a writer that is stuck
+	defer stop()
 	s.shut()
 	s.writer.Wait()
-	defer s.conn.Close()
 	if err := s.Failed(); err != nil {
 		return err
 	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(s.cfg.SilenceTimeout)
-	}
-	stop := context.AfterFunc(ctx, func() { s.conn.Close() })
-	defer stop()
 	if err := s.writeStatus(false); err != nil {
 		return fmt.Errorf("send the last standby status: %w", err)
 	}
 	if err := s.write([]byte{'c', 0, 0, 0, 4}); err != nil { // CopyDone
 		return fmt.Errorf("end the stream: %w", err)
 	}
-	s.frames.before = func() error { return s.conn.SetReadDeadline(deadline) }
+	s.frames.before = func() error { return s.conn.SetReadDeadline(time.Now().Add(s.cfg.SilenceTimeout)) }
 	if err := s.awaitReady(); err != nil {
 		return fmt.Errorf("wait for the server's answer to the end of the stream: %w", err)
 	}
@@ -329,6 +335,10 @@ func (s *Stream) Finish(ctx context.Context) error {
 func (s *Stream) awaitReady() error {
 	for {
 		typ, body, err := s.frames.next(s.cfg.MaxMessageBytes)
+		var big *FrameTooLargeError
+		if errors.As(err, &big) {
+			err = s.frames.discard(big.Size + 1)
+		}
 		if err != nil {
 			return err
 		}

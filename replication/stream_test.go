@@ -1,0 +1,482 @@
+package replication
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/cdc-relay/cdc-relay/fault"
+)
+
+// next returns a message's position and data; keepalives too.
+func next(t *testing.T, s *Stream) Message {
+	t.Helper()
+	m, err := s.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestConn_IdentifiesAndStartsQuoted(t *testing.T) {
+	srv := &fakeServer{}
+	c := connectTo(t, serve(t, srv, (*fakeServer).drain), nil)
+	sys, err := c.Identify(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (System{ID: "7001", Timeline: 3, XLogPos: 0x1_00000020, Database: "d"}); sys != want {
+		t.Errorf("%+v, want %+v", sys, want)
+	}
+	if c.PID() != 42 {
+		t.Errorf("PID %d", c.PID())
+	}
+	s, err := c.Start(t.Context(), `a"b`, `we"ird'pub`, startLSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	want := `START_REPLICATION SLOT "a""b" LOGICAL 1/10 (proto_version '1', publication_names '"we""ird''pub"')`
+	if srv.query != want {
+		t.Errorf("query %s, want %s", srv.query, want)
+	}
+}
+
+func TestConn_ForcedSettingsBeatThoseOfTheDSN(t *testing.T) {
+	srv := &fakeServer{}
+	pc := serve(t, srv, nil)
+	pc.RuntimeParams = map[string]string{
+		"TimeZone": "Asia/Tokyo", "DateStyle": "German", "datestyle": "SQL", "Application_Name": "x",
+		"options": "-c bytea_output=escape", "search_path": "app",
+	}
+	c := connectTo(t, pc, func(cfg *Config) {
+		cfg.RuntimeParams = map[string]string{"wal_sender_timeout": "5s", "client_encoding": "LATIN1"}
+	})
+	c.Close()
+	c.Close() // twice is safe
+	want := map[string]string{"user": "u", "database": "d", "application_name": "cdc-relay", "search_path": "app", "wal_sender_timeout": "5s"}
+	for k, v := range forced {
+		want[k] = v
+	}
+	for k, v := range want {
+		if srv.startup[k] != v {
+			t.Errorf("%s = %q, want %q", k, srv.startup[k], v)
+		}
+	}
+	if len(srv.startup) != len(want) {
+		t.Errorf("startup parameters %v, want no others than %v", srv.startup, want)
+	}
+	if len(pc.RuntimeParams) != 6 {
+		t.Error("the caller's settings were changed")
+	}
+}
+
+func TestConn_StartRefusesAnUnknownPosition(t *testing.T) {
+	c := connectTo(t, serve(t, &fakeServer{}, nil), nil)
+	if _, err := c.Start(t.Context(), "relay", "pub", 0); fault.ClassOf(err) != fault.Stop {
+		t.Error(err)
+	}
+}
+
+func TestConn_StartShowsTheServersError(t *testing.T) {
+	srv := &fakeServer{refuse: &pgproto3.ErrorResponse{Severity: "ERROR", Code: "55006", Message: "slot is active"}}
+	_, err := connectTo(t, serve(t, srv, nil), nil).Start(t.Context(), "relay", "pub", startLSN)
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "55006" || !strings.Contains(err.Error(), `"relay"`) {
+		t.Error(err)
+	}
+}
+
+func TestStream_DeliversWhatCameWithTheAnswerToStart(t *testing.T) {
+	srv := &fakeServer{first: bytes.Join([][]byte{xlog(0x10, []byte("one")), keepalive(0x20, 0), xlog(0x30, []byte{})}, nil)}
+	s := startStream(t, serve(t, srv, func(f *fakeServer) {
+		f.write(xlog(0x40, []byte("later")))
+		f.drain()
+	}), nil)
+	for _, want := range []Message{
+		{0x10, 0x11, []byte("one")}, {0, 0x20, nil}, {0x30, 0x31, []byte{}}, {0x40, 0x41, []byte("later")},
+	} {
+		m := next(t, s)
+		if m.WALStart != want.WALStart || m.WALEnd != want.WALEnd || !bytes.Equal(m.Data, want.Data) || (m.Data == nil) != (want.Data == nil) {
+			t.Errorf("%+v, want %+v", m, want)
+		}
+	}
+	if s.Start() != startLSN || s.Confirmed() != startLSN {
+		t.Errorf("start %s, confirmed %s", s.Start(), s.Confirmed())
+	}
+}
+
+func TestAppendStatus_FieldByField(t *testing.T) {
+	now := time.Date(2026, 3, 4, 5, 6, 7, 891_000, time.UTC)
+	for _, ask := range []bool{false, true} {
+		b := appendStatus(nil, 0x0102030405060708, now, ask)
+		if len(b) != 39 || b[0] != 'd' || binary.BigEndian.Uint32(b[1:]) != 38 || b[5] != 'r' {
+			t.Fatalf("frame % x", b)
+		}
+		for i := range 3 {
+			if got := binary.BigEndian.Uint64(b[6+8*i:]); got != 0x0102030405060708 {
+				t.Errorf("position %d: %#x", i, got)
+			}
+		}
+		if got, want := binary.BigEndian.Uint64(b[30:]), uint64(now.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds()); got != want {
+			t.Errorf("time %d, want %d", got, want)
+		}
+		if (b[38] == 1) != ask {
+			t.Errorf("reply flag %d", b[38])
+		}
+	}
+}
+
+func TestStream_StatusFlowsWhileNobodyReads(t *testing.T) {
+	const interval = 20 * time.Millisecond
+	done := make(chan []status, 1)
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		var all []status
+		for len(all) < 10 {
+			st, ok := f.status()
+			if !ok {
+				break
+			}
+			all = append(all, st)
+		}
+		done <- all
+		f.drain()
+	}), func(c *Config) { c.StatusInterval, c.SilenceTimeout = interval, 400*time.Millisecond })
+	_ = s // nobody calls Next
+	select {
+	case all := <-done:
+		asks := 0
+		for _, st := range all {
+			if st.write != startLSN || st.flush != startLSN || st.apply != startLSN {
+				t.Errorf("status %+v, want the start three times", st)
+			}
+			if d := time.Since(st.sent); d < 0 || d > 10*time.Second {
+				t.Errorf("sent %s ago", d)
+			}
+			if st.ask {
+				asks++
+			}
+		}
+		if len(all) != 10 || !all[0].ask || asks < 2 || asks > 5 {
+			t.Errorf("%d status, %d of which ask for a reply", len(all), asks)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("no status")
+	}
+}
+
+func TestStream_ConfirmGoesOutSoonAndNeverBack(t *testing.T) {
+	got := make(chan status, 1000)
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		defer close(got)
+		for {
+			st, ok := f.status()
+			if !ok {
+				return
+			}
+			got <- st
+		}
+	}), nil)
+	await := func(want pglogrepl.LSN) {
+		t.Helper()
+		for {
+			select {
+			case st := <-got:
+				if st.write != st.flush || st.flush != st.apply || st.flush == 0 || st.flush > want {
+					t.Fatalf("status %+v, confirmed %s", st, want)
+				}
+				if st.flush == want {
+					return
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatalf("%s did not leave", want)
+			}
+		}
+	}
+	s.Confirm(startLSN + 5)
+	await(startLSN + 5)
+	s.Confirm(0)
+	s.Confirm(startLSN + 3)
+	if s.Confirmed() != startLSN+5 {
+		t.Fatalf("confirmed went back to %s", s.Confirmed())
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for k := range 500 {
+				s.Confirm(startLSN + pglogrepl.LSN(6+8*k+i))
+			}
+		})
+	}
+	wg.Wait()
+	last := startLSN + 6 + 8*499 + 7
+	if s.Confirmed() != last {
+		t.Fatalf("confirmed %s, want %s", s.Confirmed(), last)
+	}
+	await(last)
+	s.Close()
+	for st := range got {
+		if st.flush != last {
+			t.Errorf("status went back to %s", st.flush)
+		}
+	}
+}
+
+func TestStream_AnswersAKeepaliveButNotAFlood(t *testing.T) {
+	const flood = 10_000
+	answered := make(chan time.Duration, 1)
+	count := make(chan int, 1)
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		asked := time.Now()
+		f.write(keepalive(1, 1))
+		if _, ok := f.status(); !ok {
+			return
+		}
+		answered <- time.Since(asked)
+		var b []byte
+		for i := range flood {
+			b = append(b, keepalive(pglogrepl.LSN(i+2), 1)...)
+		}
+		f.write(b)
+		n := 0
+		for {
+			if _, ok := f.status(); !ok {
+				break
+			}
+			n++
+		}
+		count <- n
+	}), nil)
+	for range flood + 1 {
+		next(t, s)
+	}
+	if d := <-answered; d > time.Second {
+		t.Errorf("answered after %s", d)
+	}
+	end := time.Now().Add(time.Second) // one that was asked for last leaves after the gap
+	for len(s.nudge) > 0 && time.Now().Before(end) {
+		time.Sleep(time.Millisecond)
+	}
+	s.Close()
+	if n := <-count; n < 1 || n > 200 {
+		t.Errorf("%d keepalives were answered by %d status", flood, n)
+	}
+}
+
+func TestStream_SilenceIsFoundInTime(t *testing.T) {
+	const silence = 150 * time.Millisecond
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		f.write(keepalive(7, 0))
+		f.drain() // reads and says nothing
+	}), func(c *Config) { c.SilenceTimeout = silence })
+	next(t, s)
+	began := time.Now()
+	_, err := s.Next()
+	if !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), "150ms") {
+		t.Fatal(err)
+	}
+	if d := time.Since(began); d < silence/2 || d > 10*silence {
+		t.Errorf("found after %s", d)
+	}
+}
+
+func TestStream_SlowServerThatAnswersIsNotSilent(t *testing.T) {
+	const silence = 200 * time.Millisecond
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		for range 12 { // says something only when asked
+			for {
+				st, ok := f.status()
+				if !ok {
+					return
+				}
+				if st.ask {
+					break
+				}
+			}
+			f.write(keepalive(9, 0))
+		}
+		f.drain()
+	}), func(c *Config) { c.SilenceTimeout = silence })
+	for range 12 {
+		next(t, s)
+	}
+}
+
+func TestStream_InterruptReturnsOnceAndLosesNothing(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("tls=%t", secure), func(t *testing.T) {
+			go1, go2 := make(chan struct{}), make(chan struct{})
+			frame := xlog(0x20, bytes.Repeat([]byte("abc"), 1000))
+			srv := &fakeServer{}
+			if secure {
+				srv.tls = selfSigned(t)
+			}
+			pc := serve(t, srv, func(f *fakeServer) {
+				<-go1
+				f.write(frame[:40])
+				<-go2
+				f.write(frame[40:])
+				f.write(append(xlog(0x30, []byte("x")), xlog(0x40, []byte("y"))...))
+				f.drain()
+			})
+			if secure {
+				pc.TLSConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own certificate
+			}
+			s := startStream(t, pc, nil)
+			interrupted := func(what string) {
+				t.Helper()
+				within(t, 5*time.Second, what, func() {
+					if m, err := s.Next(); !errors.Is(err, ErrInterrupted) {
+						t.Errorf("%s: %+v, %v", what, m, err)
+					}
+				})
+			}
+			s.Interrupt()
+			s.Interrupt()
+			interrupted("interrupt before Next")
+
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				close(go1)
+				time.Sleep(50 * time.Millisecond) // so that Next waits within the frame; right in any case
+				s.Interrupt()
+			})
+			interrupted("interrupt within a frame")
+			wg.Wait()
+			close(go2)
+			if m := next(t, s); m.WALStart != 0x20 || !bytes.Equal(m.Data, frame[msgHeader+xlogHeader:]) {
+				t.Fatalf("the frame was damaged: %s, %d bytes", m.WALStart, len(m.Data))
+			}
+			if m := next(t, s); m.WALStart != 0x30 {
+				t.Fatalf("%+v", m)
+			}
+			s.Interrupt() // 0x40 may be buffered: then it comes first
+			m, err := s.Next()
+			if err == nil && m.WALStart == 0x40 {
+				interrupted("interrupt with buffered data")
+			} else if !errors.Is(err, ErrInterrupted) {
+				t.Fatalf("%+v, %v", m, err)
+			} else if m := next(t, s); m.WALStart != 0x40 {
+				t.Fatalf("%+v", m)
+			}
+		})
+	}
+}
+
+// TestStream_InterruptsNeverLookLikeSilence interrupts from several goroutines
+// while messages come in.
+func TestStream_InterruptsNeverLookLikeSilence(t *testing.T) {
+	const messages, data = 3000, "0123456789"
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		for i := range messages {
+			b := xlog(pglogrepl.LSN(i+1), []byte(data))
+			f.write(b[:20])
+			f.write(b[20:])
+		}
+		f.drain()
+	}), nil)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					s.Interrupt()
+					time.Sleep(20 * time.Microsecond)
+				}
+			}
+		})
+	}
+	defer wg.Wait()
+	defer close(stop)
+	for i := 0; i < messages; {
+		m, err := s.Next()
+		if errors.Is(err, ErrInterrupted) {
+			continue
+		}
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		i++
+		if m.WALStart != pglogrepl.LSN(i) || string(m.Data) != data {
+			t.Fatalf("message %d: %s %q", i, m.WALStart, m.Data)
+		}
+	}
+}
+
+func TestStream_TooLargeRowNamesItsLSN(t *testing.T) {
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		f.write(xlog(0xABC, make([]byte, 5000)))
+		f.drain()
+	}), func(c *Config) { c.MaxMessageBytes = 4000 })
+	_, err := s.Next()
+	var big *FrameTooLargeError
+	if !errors.As(err, &big) || big.LSN != 0xABC || big.Limit != 4000 {
+		t.Fatal(err)
+	}
+}
+
+func TestStream_ServerErrorsAndEndsAreTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		send []byte
+		want func(error) bool
+	}{
+		"error": {encode(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P01", Message: "terminating connection"}), func(err error) bool {
+			var e *pgconn.PgError
+			return errors.As(err, &e) && e.Code == "57P01" && e.Message == "terminating connection"
+		}},
+		"end":             {encode(&pgproto3.CopyDone{}), func(err error) bool { return errors.Is(err, ErrEnded) }},
+		"shutdown":        {encode(&pgproto3.CommandComplete{CommandTag: []byte("COPY 0")}), func(err error) bool { return errors.Is(err, ErrEnded) }},
+		"unknown type":    {[]byte{'?', 0, 0, 0, 4}, func(err error) bool { return strings.Contains(err.Error(), "unexpected type") }},
+		"unknown message": {[]byte{'d', 0, 0, 0, 5, '?'}, func(err error) bool { return strings.Contains(err.Error(), "unknown type") }},
+		"empty message":   {[]byte{'d', 0, 0, 0, 4}, func(err error) bool { return strings.Contains(err.Error(), "empty") }},
+		"short WAL data":  {[]byte{'d', 0, 0, 0, 6, 'w', 1}, func(err error) bool { return strings.Contains(err.Error(), "shorter than its header") }},
+		"short keepalive": {[]byte{'d', 0, 0, 0, 6, 'k', 1}, func(err error) bool { return strings.Contains(err.Error(), "shorter than 18") }},
+		"bad length":      {[]byte{'d', 0, 0, 0, 3}, func(err error) bool { return strings.Contains(err.Error(), "impossible length") }},
+		"broken error":    {[]byte{'E', 0, 0, 0, 6, 'C', 'x'}, func(err error) bool { return err != nil }},
+		"plain EOF":       {nil, func(err error) bool { return err != nil && !errors.Is(err, ErrSilent) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) { f.write(c.send) }), nil)
+			within(t, 5*time.Second, "Next", func() {
+				if _, err := s.Next(); err == nil || !c.want(err) {
+					t.Errorf("%v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestStream_NoticesAreHeardAndOthersSkipped(t *testing.T) {
+	var heard []string
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		f.write(encode(
+			&pgproto3.NoticeResponse{Severity: "WARNING", SeverityUnlocalized: "WARNING", Code: "55000", Message: "skipped loading publication"},
+			&pgproto3.ParameterStatus{Name: "x", Value: "y"},
+			&pgproto3.NotificationResponse{Channel: "c"}))
+		f.write([]byte{'N', 0, 0, 0, 5, 'x'}) // broken
+		f.write(xlog(5, []byte("row")))
+		f.drain()
+	}), func(c *Config) {
+		c.OnNotice = func(n *pgconn.Notice) { heard = append(heard, n.SeverityUnlocalized+" "+n.Code+" "+n.Message) }
+	})
+	if m := next(t, s); m.WALStart != 5 {
+		t.Errorf("%+v", m)
+	}
+	if len(heard) != 1 || heard[0] != "WARNING 55000 skipped loading publication" {
+		t.Errorf("heard %q", heard)
+	}
+}
