@@ -74,7 +74,7 @@ func (c *control) connect(ctx context.Context) error {
 	var first error
 	for range c.cfg.Brokers {
 		address := c.cfg.Brokers[c.next%len(c.cfg.Brokers)]
-		conn, pc, err := openControl(ctx, c.dialer, address)
+		conn, pc, err := c.dialer.open(ctx, "tcp", address)
 		if err == nil {
 			c.conn, c.pc, c.peer = conn, pc, address
 			return nil
@@ -107,9 +107,9 @@ func (c *control) close() {
 
 // probe makes a connection of its own to address and asks for the brokers.
 func (c *control) probe(ctx context.Context, address string) *fault.Error {
-	conn, pc, err := openControl(ctx, c.dialer, address)
+	conn, pc, err := c.dialer.open(ctx, "tcp", address)
 	if err != nil {
-		return err
+		return c.dialer.explain(stageTCP, address, err)
 	}
 	defer conn.Close()
 	// No topic is named, and none is asked for: an empty list is not a null one.
@@ -117,27 +117,6 @@ func (c *control) probe(ctx context.Context, address string) *fault.Error {
 		return c.dialer.explain(stageAPI, address, err)
 	}
 	return nil
-}
-
-// openControl returns a connection whose versions are negotiated. The error is
-// nil or a *fault.Error.
-func openControl(ctx context.Context, d *dialer, address string) (net.Conn, *protocol.Conn, *fault.Error) {
-	conn, pc, err := d.open(ctx, "tcp", address)
-	if err != nil {
-		return nil, nil, d.explain(stageTCP, address, err)
-	}
-	if pc != nil {
-		return conn, pc, nil
-	}
-	pc = protocol.NewConn(conn, d.cfg.ClientID)
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
-	defer cancel()
-	err = bounded(ctx, conn, func() error { return negotiate(pc) })
-	if err != nil {
-		_ = conn.Close()
-		return nil, nil, d.explain(stageAPI, address, err)
-	}
-	return conn, pc, nil
 }
 
 func exchange(ctx context.Context, conn net.Conn, pc *protocol.Conn, req protocol.Message) (res protocol.Message, err error) {

@@ -37,15 +37,18 @@ type dialer struct {
 // within about 30 s.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// DialContext returns a connection after TLS and SASL, without a deadline. The
-// whole takes no longer than DialTimeout. Its errors are *fault.Error.
+// DialContext returns a connection after TLS, one request and SASL, without a
+// deadline. The whole takes no longer than DialTimeout. Its errors are
+// *fault.Error. The request, for the broker's versions, is asked again by
+// kafka-go; here it finds a broker that accepts connections and says nothing, so
+// that the next one is tried.
 func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, _, err := d.open(ctx, network, address)
 	return conn, err
 }
 
-// open also returns the versions that the broker offers; nil without SASL,
-// where nobody asked yet.
+// open also returns the protocol's side of the connection, which knows the
+// broker's versions. Only one of the two may be used from then on.
 func (d *dialer) open(ctx context.Context, network, address string) (net.Conn, *protocol.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
 	defer cancel()
@@ -71,7 +74,7 @@ func (d *dialer) open(ctx context.Context, network, address string) (net.Conn, *
 	if err != nil {
 		_ = raw.Close()
 		if ctx.Err() != nil {
-			err = errors.Join(ctx.Err(), err)
+			err = ctx.Err()
 		}
 		return nil, nil, d.explain(st, address, err)
 	}
@@ -94,17 +97,17 @@ func (d *dialer) handshake(ctx context.Context, raw net.Conn, address string) (n
 		}
 		conn = t
 	}
-	if d.cfg.SASL.Mechanism == "" {
-		return &alertConn{Conn: conn, watch: !d.cfg.TLS.Enabled}, nil, stageAPI, nil
-	}
-	m, err := d.cfg.SASL.load()
-	if err != nil {
-		return nil, nil, stageFiles, err
-	}
 	guarded := &alertConn{Conn: conn, watch: !d.cfg.TLS.Enabled}
 	pc := protocol.NewConn(guarded, d.cfg.ClientID)
 	if err := negotiate(pc); err != nil {
 		return nil, nil, stageAPI, err
+	}
+	if d.cfg.SASL.Mechanism == "" {
+		return guarded, pc, stageUse, nil
+	}
+	m, err := d.cfg.SASL.load()
+	if err != nil {
+		return nil, nil, stageFiles, err
 	}
 	if err := authenticate(ctx, pc, m, address); err != nil {
 		return nil, nil, stageSASL, err

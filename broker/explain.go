@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"syscall"
 
@@ -49,10 +50,11 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 		e.Fix = "this port does not take SASL: remove kafka.sasl, or give the port that does"
 	case errors.Is(err, kafka.UnsupportedVersion):
 		e.Fix = "use Kafka 2.1 or newer"
-	case closedByPeer(err):
+	case closedByPeer(err), timedOut(err) && st == stageTLS:
 		e.Fix = d.hint(st)
-	case errors.Is(err, context.DeadlineExceeded):
-		e.What += fmt.Sprintf(": no answer within %s", d.cfg.DialTimeout)
+	}
+	if timedOut(err) {
+		e.Err = errNoAnswer
 	}
 	return e
 }
@@ -74,6 +76,13 @@ func (d *dialer) hint(st stage) string {
 	default:
 		return "if it goes on, the broker may expect other security on this port; check kafka.tls, kafka.sasl and the port"
 	}
+}
+
+// errNoAnswer stands for the several errors of a deadline.
+var errNoAnswer = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
+
+func timedOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func closedByPeer(err error) bool {
