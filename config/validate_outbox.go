@@ -12,7 +12,7 @@ func (v *validator) outbox(c Config) {
 	v.check(len(c.Outbox) > 0, "outbox", "is empty; name at least one table, or leave the key out for public.outbox")
 	seen := make(map[string]int)
 	for i, o := range c.Outbox {
-		path := fmt.Sprintf("outbox[%d]", i)
+		path, before := fmt.Sprintf("outbox[%d]", i), len(v.problems)
 		schema, name, err := splitTable(o.Table)
 		if err != nil {
 			v.fail(path+".table", "%v", err)
@@ -26,6 +26,15 @@ func (v *validator) outbox(c Config) {
 		v.columns(path, o)
 		v.template(path, o)
 		v.headers(path, o)
+		if len(v.problems) > before {
+			continue
+		}
+		// The router has the last word.
+		if t, err := o.Route(); err != nil {
+			v.fail(path, "%v", err)
+		} else if err := t.Validate(); err != nil {
+			v.fail(path, "%v", err)
+		}
 	}
 }
 

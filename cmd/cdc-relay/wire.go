@@ -20,6 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/sink"
 	sinkkafka "github.com/cdc-relay/cdc-relay/sink/kafka"
+	"github.com/cdc-relay/cdc-relay/sink/null"
 )
 
 // usesKafka reports whether anything is kept in or published to Kafka.
@@ -74,7 +75,7 @@ func ensureStore(ctx context.Context, st checkpoint.Store) error {
 func openSink(cfg config.Config, cluster *broker.Cluster, log *zap.Logger) func(context.Context, sink.Refused) (sink.Sink, error) {
 	return func(ctx context.Context, refused sink.Refused) (sink.Sink, error) {
 		if cfg.Sink == "null" {
-			return openNullSink(cfg)
+			return null.Open(), nil
 		}
 		return sinkkafka.Open(ctx, sinkkafka.Config{
 			Cluster: cluster, ClientID: cfg.Kafka.ClientID,

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/cdc-relay/cdc-relay/admin"
+	"github.com/cdc-relay/cdc-relay/config"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// listenSilently returns an address that accepts connections and says nothing.
+func listenSilently(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+			})
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
+
+// fakeRelay ends with err when it is stopped, or when the test lets it.
+type fakeRelay struct {
+	stop chan struct{}
+	once sync.Once
+	end  chan error
+	held bool // does not end by Stop
+}
+
+func newFakeRelay() *fakeRelay {
+	return &fakeRelay{stop: make(chan struct{}), end: make(chan error, 1)}
+}
+
+func (f *fakeRelay) Stop() { f.once.Do(func() { close(f.stop) }) }
+
+func (f *fakeRelay) Run(ctx context.Context) error {
+	if f.held {
+		return <-f.end
+	}
+	select {
+	case <-f.stop:
+		return nil
+	case err := <-f.end:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func TestRun_FirstSignalStopsCleanly(t *testing.T) {
+	a := &app{err: io.Discard, exit: func(int) { t.Error("left at once") }}
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGTERM
+	if err := a.supervise(t.Context(), newFakeRelay(), nil, signals, zap.NewNop()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRun_SecondSignalLeavesAtOnce(t *testing.T) {
+	var errs bytes.Buffer
+	r := newFakeRelay()
+	r.held = true
+	left := 0
+	a := &app{err: &errs, exit: func(code int) { left = code; r.end <- errors.New("the process is gone") }}
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGINT
+	signals <- syscall.SIGTERM
+	_ = a.supervise(t.Context(), r, nil, signals, zap.NewNop())
+	if left != exitFailure || !strings.Contains(errs.String(), "published again") {
+		t.Errorf("exit %d: %s", left, errs.String())
+	}
+}
+
+func TestRun_ServesUntilTheRelayEnds(t *testing.T) {
+	status := func() relay.Status { return relay.Status{State: relay.StateStreaming, Ready: true, Slot: "s"} }
+	m := admin.NewMetrics("v", "")
+	m.Watch(status)
+	server, err := admin.Listen("127.0.0.1:0", status, m, "v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newFakeRelay()
+	done := make(chan error, 1)
+	a := &app{err: io.Discard}
+	go func() { done <- a.supervise(t.Context(), r, server, nil, zap.NewNop()) }()
+	cfg := config.Default()
+	cfg.Admin.Listen = server.Addr().String()
+	if s := askRelay(t.Context(), cfg); s == nil || !s.Ready || s.Slot != "s" {
+		t.Errorf("%+v", s)
+	}
+	r.end <- errors.New("the slot is lost")
+	if err := <-done; err == nil || err.Error() != "the slot is lost" {
+		t.Error(err)
+	}
+	if _, err := http.Get("http://" + cfg.Admin.Listen + admin.LivePath); err == nil {
+		t.Error("still serves")
+	}
+	if s := askRelay(t.Context(), cfg); s != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestLogger_FormatAndLevel(t *testing.T) {
+	for _, format := range []string{"json", "console"} {
+		var b bytes.Buffer
+		log, err := newLogger(config.Log{Level: "warn", Format: format}, &b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Info("unseen")
+		log.Warn("seen", zap.String("slot", "s"))
+		if got := b.String(); strings.Contains(got, "unseen") || !strings.Contains(got, "seen") || (format == "json") != strings.HasPrefix(got, "{") {
+			t.Errorf("%s: %s", format, got)
+		}
+	}
+}
