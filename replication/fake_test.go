@@ -23,7 +23,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The thread that starts real servers lasts as long as the process, so that they
+// die with it.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/cdc-relay/cdc-relay/e2e/proc.startOnLastingThread.func1.1"))
+}
 
 // startLSN is where the tests start their streams.
 const startLSN = pglogrepl.LSN(0x1_00000010)
