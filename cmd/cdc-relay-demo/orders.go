@@ -192,13 +192,12 @@ func (s *shop) change(ctx context.Context, conn *pgx.Conn, o order, known bool) 
 	return id, &o, nil
 }
 
-// take takes a random order that is under way, more often the more there are;
-// false asks for a new one.
+// take takes a random order that is under way; false asks for a new one.
 func (s *shop) take() (order, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := len(s.book)
-	if n == 0 || rand.IntN(openOrders) >= n && rand.IntN(3) == 0 {
+	if n == 0 || n < openOrders && rand.IntN(3) == 0 {
 		return order{}, false
 	}
 	i := rand.IntN(n)

@@ -181,7 +181,7 @@ func (h *histogram) quantile(q float64) time.Duration {
 	if left == 0 {
 		return 0
 	}
-	for i, n := range h.buckets {
+	for i, n := range h.buckets[:len(h.buckets)-1] {
 		if left -= n; left <= 0 {
 			d := time.Duration(math.Pow(bucketRatio, float64(i)) * float64(time.Microsecond))
 			return min(d, h.max)
