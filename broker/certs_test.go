@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// authority signs certificates for tests.
-type authority struct {
+// Authority signs certificates for tests.
+type Authority struct {
 	t    *testing.T
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -33,9 +33,11 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return k
 }
 
-func newAuthority(t *testing.T, name string) *authority {
+// NewAuthority makes one with a key of its own. It is exported for the tests of
+// the external package.
+func NewAuthority(t *testing.T, name string) *Authority {
 	t.Helper()
-	a := &authority{t: t, key: newKey(t), File: filepath.Join(t.TempDir(), name+".pem")}
+	a := &Authority{t: t, key: newKey(t), File: filepath.Join(t.TempDir(), name+".pem")}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
@@ -54,7 +56,7 @@ func newAuthority(t *testing.T, name string) *authority {
 
 // issue signs a certificate for the name, and for loopback when server is set.
 // It returns PEM.
-func (a *authority) issue(name string, server bool, until time.Time) (certPEM, keyPEM []byte) {
+func (a *Authority) issue(name string, server bool, until time.Time) (certPEM, keyPEM []byte) {
 	a.t.Helper()
 	key := newKey(a.t)
 	tmpl := &x509.Certificate{
@@ -78,7 +80,7 @@ func (a *authority) issue(name string, server bool, until time.Time) (certPEM, k
 }
 
 // server is the TLS configuration of a broker on loopback.
-func (a *authority) server(until time.Time) *tls.Config {
+func (a *Authority) server(until time.Time) *tls.Config {
 	a.t.Helper()
 	c, k := a.issue("broker", true, until)
 	pair, err := tls.X509KeyPair(c, k)
@@ -88,15 +90,23 @@ func (a *authority) server(until time.Time) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 }
 
-// client writes a client certificate and its key to the files.
-func (a *authority) client(name, certFile, keyFile string) {
+// ServerFile writes a broker's certificate and key to one PEM file, as Kafka
+// takes them.
+func (a *Authority) ServerFile(path string) {
+	a.t.Helper()
+	c, k := a.issue("broker", true, time.Now().Add(time.Hour))
+	write(a.t, path, append(k, c...))
+}
+
+// Client writes a client certificate and its key to the files.
+func (a *Authority) Client(name, certFile, keyFile string) {
 	a.t.Helper()
 	c, k := a.issue(name, false, time.Now().Add(time.Hour))
 	write(a.t, certFile, c)
 	write(a.t, keyFile, k)
 }
 
-func (a *authority) pool() *x509.CertPool {
+func (a *Authority) pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
 	return p

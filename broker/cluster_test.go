@@ -116,7 +116,7 @@ func TestCluster_AuthenticatesBySASL(t *testing.T) {
 }
 
 func TestCluster_AuthenticatesByTLS(t *testing.T) {
-	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	ca, other := NewAuthority(t, "ca"), NewAuthority(t, "other")
 	k := fakeKafka(t, append(saslOpts("SCRAM-SHA-512"), kfake.TLS(ca.server(time.Now().Add(time.Hour))))...)
 	sasl := SASL{Mechanism: "scram-sha-512", Username: "relay", Password: secret}
 	cfg := func(tls TLS) Config {
@@ -129,11 +129,11 @@ func TestCluster_AuthenticatesByTLS(t *testing.T) {
 	refused(t, open(t, cfg(TLS{CAFile: other.File})), fault.Stop, "kafka.tls.ca_file")
 	refused(t, open(t, cfg(TLS{CAFile: ca.File, ServerName: "kafka.example"})), fault.Stop, "kafka.tls.server_name")
 	expired := fakeKafka(t, kfake.TLS(ca.server(time.Now().Add(-time.Hour))))
-	refused(t, open(t, Config{Brokers: expired.ListenAddrs(), TLS: TLS{Enabled: true, CAFile: ca.File}}), fault.Stop, "expired")
+	refused(t, open(t, Config{Brokers: expired.ListenAddrs(), TLS: TLS{Enabled: true, CAFile: ca.File}}), fault.Stop, "renew")
 }
 
 func TestCluster_AuthenticatesByClientCertificate(t *testing.T) {
-	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	ca, other := NewAuthority(t, "ca"), NewAuthority(t, "other")
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		t.Run(tls.VersionName(version), func(t *testing.T) {
 			server := ca.server(time.Now().Add(time.Hour))
@@ -141,16 +141,16 @@ func TestCluster_AuthenticatesByClientCertificate(t *testing.T) {
 			k := fakeKafka(t, kfake.TLS(server))
 			dir := t.TempDir()
 			cert, key := filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
-			ca.client("relay", cert, key)
+			ca.Client("relay", cert, key)
 			c := open(t, Config{Brokers: k.ListenAddrs(), TLS: TLS{Enabled: true, CAFile: ca.File, CertFile: cert, KeyFile: key}})
 			usable(t, c)
 			refused(t, open(t, Config{Brokers: k.ListenAddrs(), TLS: TLS{Enabled: true, CAFile: ca.File}}), fault.Stop, "kafka.tls.cert_file")
 			// Certificates are read again at each connect.
-			other.client("relay", cert, key)
+			other.Client("relay", cert, key)
 			if err := c.Ping(within(t, 5*time.Second)); fault.ClassOf(err) != fault.Stop {
 				t.Fatalf("ping with a certificate of another authority: %v; want a stop", err)
 			}
-			ca.client("relay", cert, key)
+			ca.Client("relay", cert, key)
 			usable(t, c)
 		})
 	}
@@ -167,7 +167,7 @@ func TestCluster_ReadsThePasswordAtEachConnect(t *testing.T) {
 }
 
 func TestCluster_MismatchedSecurityIsExplained(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := NewAuthority(t, "ca")
 	plaintext := fakeKafka(t)
 	encrypted := fakeKafka(t, kfake.TLS(ca.server(time.Now().Add(time.Hour))))
 	withSASL := fakeKafka(t, saslOpts("PLAIN")...)

@@ -20,12 +20,12 @@ import (
 type stage string
 
 const (
-	stageTCP   stage = "connect"
-	stageFiles stage = "read credentials"
-	stageTLS   stage = "TLS handshake"
-	stageAPI   stage = "first request"
-	stageSASL  stage = "SASL authentication"
-	stageUse   stage = "request"
+	stageTCP   stage = "connect to"
+	stageFiles stage = "read the credentials for"
+	stageTLS   stage = "make a TLS connection to"
+	stageAPI   stage = "send a first request to"
+	stageSASL  stage = "authenticate by SASL to"
+	stageUse   stage = "send a request to"
 )
 
 // dialer makes connections that are ready for requests.

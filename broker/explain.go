@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -22,12 +23,8 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 		return known
 	}
 	class, _ := Classify(err)
-	e := &fault.Error{Class: class, What: fmt.Sprintf("%s with Kafka broker %s", st, address), Err: err}
-	if st == stageTCP {
-		e.What = fmt.Sprintf("connect to Kafka broker %s", address)
-	}
+	e := &fault.Error{Class: class, What: fmt.Sprintf("%s Kafka broker %s", st, address), Err: err}
 	if st == stageFiles {
-		e.What = fmt.Sprintf("read the credentials for Kafka broker %s", address)
 		// A file being replaced is away for a moment; at the start Open has read it.
 		e.Fix = "check that the file exists, is whole and can be read by the relay"
 		return e
@@ -37,6 +34,8 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 		e.Fix = "set kafka.tls.enabled, or give the plaintext port"
 	case isRecordHeader(err):
 		e.Fix = "set kafka.tls.enabled: false, or give the TLS port"
+	case isExpired(err):
+		e.Fix = "renew the broker's certificate, or set this machine's clock"
 	case isVerification(err):
 		e.Fix = "give the authority that signed the broker's certificate in kafka.tls.ca_file, and its name in kafka.tls.server_name when it is not the host's"
 	case isAlert(err):
@@ -53,8 +52,11 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 	case closedByPeer(err), timedOut(err) && st == stageTLS:
 		e.Fix = d.hint(st)
 	}
-	if timedOut(err) {
+	switch {
+	case timedOut(err):
 		e.Err = errNoAnswer
+	case closedByPeer(err):
+		e.Err = fmt.Errorf("the broker closed the connection: %w", err)
 	}
 	return e
 }
@@ -62,19 +64,20 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 // hint says what a connection closed without a word may mean. It proves
 // nothing: a broker that stops does the same.
 func (d *dialer) hint(st stage) string {
+	const soon = "it may pass by itself; if it goes on, "
 	switch {
 	case st == stageTCP:
 		return ""
 	case st == stageTLS:
-		return "if it goes on, the broker may expect no TLS on this port; check kafka.tls.enabled and the port"
+		return soon + "check kafka.tls.enabled and the port: this one may not speak TLS"
 	case st == stageSASL:
-		return "if it goes on, the broker may not accept these credentials; check kafka.sasl"
+		return soon + "check kafka.sasl: the broker may not accept these credentials"
 	case !d.cfg.TLS.Enabled && d.cfg.SASL.Mechanism == "":
-		return "if it goes on, the broker may expect TLS or SASL on this port; check kafka.tls, kafka.sasl and the port"
+		return soon + "check kafka.tls, kafka.sasl and the port: this one may expect TLS or SASL"
 	case d.cfg.SASL.Mechanism == "":
-		return "if it goes on, the broker may expect SASL or a client certificate; check kafka.sasl and kafka.tls"
+		return soon + "check kafka.sasl and kafka.tls.cert_file: the broker may expect SASL or a client certificate"
 	default:
-		return "if it goes on, the broker may expect other security on this port; check kafka.tls, kafka.sasl and the port"
+		return soon + "check kafka.tls, kafka.sasl and the port: this one may expect other security"
 	}
 }
 
@@ -88,6 +91,11 @@ func timedOut(err error) bool {
 func closedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+func isExpired(err error) bool {
+	var e x509.CertificateInvalidError
+	return errors.As(err, &e) && e.Reason == x509.Expired
 }
 
 func isRecordHeader(err error) bool {
