@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"net"
 	"strconv"
 	"sync"
 	"testing"
@@ -68,11 +69,14 @@ func openSink(t testing.TB, addrs []string, change func(*Config)) *Sink {
 		if t.Failed() {
 			return
 		}
-		if err := goleak.Find(before, goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*Cluster).run"),
-			goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).read"),
-			goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).write")); err != nil {
-			t.Error(err)
-		}
+		// The fake cluster lives on; its goroutines follow the connections.
+		eventually(t, "every goroutine of the sink ends", func() bool {
+			return goleak.Find(before, goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*broker).listen"),
+				goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).read"),
+				goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).read.func1"),
+				goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).write"),
+				goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*Cluster).run")) == nil
+		})
 	})
 	return s
 }
@@ -207,4 +211,17 @@ func expected(nums []int, next int) string {
 		return "nothing more"
 	}
 	return fmt.Sprint(nums[next])
+}
+
+func portOf(t testing.TB, addr string) int {
+	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
