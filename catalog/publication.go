@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/cdc-relay/cdc-relay/checkpoint"
 )
 
 // Publication is a publication and what it publishes.
@@ -47,12 +45,12 @@ func (p Publication) Table(t TableName) (PublishedTable, bool) {
 	return PublishedTable{}, false
 }
 
-// DefString is the canonical form of what decides whether rows of the tables are
-// sent: a difference between two of them means that rows may not have been.
-// Without tables it covers every table of the publication.
+// DefString says, in a canonical form for a person, what decides whether rows of
+// the tables are sent. Without tables it covers every table of the publication.
+// Identities has a form that survives the renaming of a column.
 func (p Publication) DefString(tables ...TableName) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "insert=%t via_root=%t all_tables=%t", p.Insert, p.ViaRoot, p.AllTables)
+	b.WriteString(flags(p.Insert, p.ViaRoot, p.AllTables))
 	published := slices.Clone(p.Tables)
 	slices.SortFunc(published, func(x, y PublishedTable) int {
 		return strings.Compare(x.Schema+"."+x.Name, y.Schema+"."+y.Name)
@@ -72,7 +70,12 @@ func (p Publication) DefString(tables ...TableName) string {
 	return b.String()
 }
 
-// Publication reads a publication; false when there is none.
+func flags(insert, viaRoot, allTables bool) string {
+	return fmt.Sprintf("insert=%t via_root=%t all_tables=%t", insert, viaRoot, allTables)
+}
+
+// Publication reads a publication; false when there is none. It
+// may wait for somebody who holds one of its tables exclusively.
 func (s *Session) Publication(ctx context.Context, name string) (Publication, bool, error) {
 	p := Publication{Name: name}
 	err := s.conn.QueryRow(ctx, `SELECT oid, pg_get_userbyid(pubowner)::text, puballtables, pubinsert, pubupdate,
@@ -127,46 +130,4 @@ func (s *Session) MayFollowSlot(ctx context.Context, publication, slot string) (
 		return false, fmt.Errorf("compare the ages of publication %q and slot %q: %w", publication, slot, err)
 	}
 	return may, nil
-}
-
-// Identities are the catalog objects that the stream depends on.
-type Identities struct {
-	// Publication has OID 0 when there is none.
-	Publication checkpoint.Identity
-	// Relations are the configured tables whose rows arrive under their name, each
-	// followed by its leaf partitions, ordered by name.
-	Relations []checkpoint.Identity
-}
-
-// Identities reads the publication and those of the tables that it publishes, in
-// one snapshot each.
-func (s *Session) Identities(ctx context.Context, publication string, tables []TableName) (Identities, error) {
-	ids := Identities{Publication: checkpoint.Identity{Name: publication}}
-	p, ok, err := s.Publication(ctx, publication)
-	if err != nil || !ok {
-		return ids, err
-	}
-	ids.Publication.OID = p.OID
-	ids.Publication.Def = p.DefString(tables...)
-	if len(tables) == 0 {
-		return ids, nil
-	}
-	sorted := slices.Clone(tables)
-	slices.SortFunc(sorted, func(x, y TableName) int { return strings.Compare(x.String(), y.String()) })
-	for _, t := range slices.Compact(sorted) {
-		pt, ok := p.Table(t)
-		if !ok {
-			continue
-		}
-		ids.Relations = append(ids.Relations, checkpoint.Identity{OID: pt.OID, Name: t.String()})
-		leaves, err := s.leaves(ctx, pt.OID)
-		if err != nil {
-			return ids, err
-		}
-		for _, leaf := range leaves {
-			ids.Relations = append(ids.Relations,
-				checkpoint.Identity{OID: leaf.OID, Name: leaf.Name, Root: pt.OID})
-		}
-	}
-	return ids, nil
 }

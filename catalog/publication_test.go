@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -149,5 +150,88 @@ func TestTable_IsReadAsItIs(t *testing.T) {
 	}
 	if _, ok, err := s.Table(t.Context(), "public", "nothing"); ok || err != nil {
 		t.Errorf("missing: %t %v", ok, err)
+	}
+}
+
+func TestIdentities_WaitForNobodyWhoHoldsATable(t *testing.T) {
+	db := database(t, "CREATE TABLE a (x int, y int)", partitioned,
+		"CREATE PUBLICATION p FOR TABLE a, part WITH (publish = 'insert', publish_via_partition_root = true)")
+	conn, err := server.Connect(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, sql := range []string{"BEGIN", "LOCK TABLE a, part, part_1, part_2a IN ACCESS EXCLUSIVE MODE"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	ids, err := open(t, server.DSN(db)).Identities(ctx, "p", []catalog.TableName{{Schema: "public", Name: "part"}, {Schema: "public", Name: "a"}})
+	if err != nil || len(ids.Relations) != 4 {
+		t.Errorf("got %v: %v", ids, err)
+	}
+}
+
+func TestIdentities_KnowUnderWhichNameRowsArrive(t *testing.T) {
+	type want map[string]bool
+	cases := []struct {
+		publication string
+		arrive      want
+	}{
+		{"FOR ALL TABLES WITH (publish_via_partition_root = true)", want{"part": true, "a": true}},
+		{"FOR ALL TABLES", want{"part_1": true, "part_2a": true, "a": true}},
+		{"FOR TABLE part", want{"part_1": true, "part_2a": true}},
+		{"FOR TABLE part, part_1 WITH (publish_via_partition_root = true)", want{"part": true}},
+		{"FOR TABLE part_2 WITH (publish_via_partition_root = true)", want{"part_2": true}},
+		{"FOR TABLE part_1, a", want{"part_1": true, "a": true}},
+	}
+	if server.Version() >= "15" {
+		cases = append(cases, struct {
+			publication string
+			arrive      want
+		}{"FOR TABLES IN SCHEMA public WITH (publish_via_partition_root = true)", want{"part": true, "a": true}})
+	}
+	for _, c := range cases {
+		db := database(t, "CREATE TABLE a (x int)", "CREATE UNLOGGED TABLE u (x int)", partitioned, "CREATE PUBLICATION p "+c.publication)
+		s := open(t, server.DSN(db))
+		p, _, err := s.Publication(t.Context(), "p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a", "u", "part", "part_1", "part_2", "part_2a"} {
+			table := catalog.TableName{Schema: "public", Name: name}
+			ids := must[catalog.Identities](t)(s.Identities(t.Context(), "p", []catalog.TableName{table}))
+			_, listed := p.Table(table) // the server's own opinion
+			if arrives := len(ids.Relations) > 0; arrives != c.arrive[name] || arrives != listed {
+				t.Errorf("%s: %s arrives=%t, listed=%t", c.publication, name, arrives, listed)
+			}
+		}
+	}
+}
+
+func TestIdentities_SeeFiltersAndColumnListsButNotRenames(t *testing.T) {
+	db := database(t, "CREATE TABLE a (x int, y int)")
+	s := open(t, server.DSN(db))
+	if s.VersionNum() < 150000 {
+		t.Skip("row filters and column lists came with 15")
+	}
+	exec(t, db, "CREATE PUBLICATION p FOR TABLE a (x) WHERE (x > 1)")
+	def := func() string {
+		return must[catalog.Identities](t)(s.Identities(t.Context(), "p", []catalog.TableName{{Schema: "public", Name: "a"}})).Publication.Def
+	}
+	seen := map[string]string{}
+	for _, sql := range []string{"SELECT 1", "ALTER PUBLICATION p SET TABLE a (x) WHERE (x > 2)",
+		"ALTER PUBLICATION p SET TABLE a (x, y) WHERE (x > 2)", "ALTER PUBLICATION p SET TABLE a"} {
+		exec(t, db, sql)
+		if before, ok := seen[def()]; ok {
+			t.Errorf("%s is not told from %s", sql, before)
+		}
+		seen[def()] = sql
+	}
+	exec(t, db, "ALTER PUBLICATION p SET TABLE a (x) WHERE (x > 1)", "ALTER TABLE a RENAME x TO z")
+	if seen[def()] != "SELECT 1" {
+		t.Errorf("a rename is a change: %s", def())
 	}
 }

@@ -1,0 +1,121 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/checkpoint"
+)
+
+// Identities are the catalog objects that the stream depends on.
+type Identities struct {
+	// Publication has OID 0 when there is none. Its Def is the canonical form of
+	// what decides whether rows of the tables are sent.
+	Publication checkpoint.Identity
+	// Relations are the configured tables whose rows arrive under their name, each
+	// followed by the leaf partitions that it covers, ordered by name.
+	Relations []checkpoint.Identity
+}
+
+// identitiesQuery reads catalogs only, and takes no lock on any table, where
+// pg_publication_tables and pg_partition_tree would wait for a migration that
+// holds one. %s are what came with 15: row filter, column list, schemas.
+//
+// A table is published under its own name when it, or the publication, says so,
+// and no partitioned table above it takes its rows: via root, none of those above
+// may be a member; else it must be a leaf, and one above it is enough. The
+// definition goes by column numbers and the stored expression, so that a renamed
+// column is no change.
+const identitiesQuery = `WITH RECURSIVE
+	pub AS (SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = $1),
+	conf AS (
+		SELECT DISTINCT c.oid, n.nspname || '.' || c.relname AS name, c.relkind, c.relnamespace
+		FROM unnest($2::text[], $3::text[]) AS q(s, t)
+		JOIN pg_namespace n ON n.nspname = q.s
+		JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = q.t
+		WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'),
+	up AS (
+		SELECT oid AS leaf, oid, relnamespace FROM conf
+		UNION ALL
+		SELECT up.leaf, p.oid, p.relnamespace FROM up
+		JOIN pg_class c ON c.oid = up.oid AND c.relispartition
+		JOIN pg_inherits i ON i.inhrelid = up.oid
+		JOIN pg_class p ON p.oid = i.inhparent),
+	member AS (
+		SELECT up.leaf, up.oid, %s AS filter, %s AS columns
+		FROM pub CROSS JOIN up
+		LEFT JOIN pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = up.oid
+		WHERE pub.puballtables OR r.oid IS NOT NULL %s),
+	root AS (
+		SELECT conf.oid, conf.name,
+			(SELECT string_agg(def, '' ORDER BY m.oid) FROM member m, concat(
+				' filter[' || conf.name || ']=' || md5(m.filter), ' columns[' || conf.name || ']=' || m.columns) def
+			WHERE m.leaf = conf.oid) AS def
+		FROM conf, pub
+		WHERE CASE WHEN pub.pubviaroot
+			THEN EXISTS (SELECT FROM member m WHERE m.leaf = conf.oid AND m.oid = conf.oid)
+				AND NOT EXISTS (SELECT FROM member m WHERE m.leaf = conf.oid AND m.oid <> conf.oid)
+			ELSE conf.relkind = 'r' AND EXISTS (SELECT FROM member m WHERE m.leaf = conf.oid) END),
+	down AS (
+		SELECT oid AS root, oid FROM root
+		UNION ALL
+		SELECT down.root, i.inhrelid FROM down
+		JOIN pg_inherits i ON i.inhparent = down.oid
+		JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition)
+	SELECT root.name, root.oid, 0::oid, root.name, coalesce(root.def, '') FROM root
+	UNION ALL
+	SELECT root.name, c.oid, root.oid, n.nspname || '.' || c.relname, ''
+	FROM down JOIN root ON root.oid = down.root
+	JOIN pg_class c ON c.oid = down.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+	WHERE c.oid <> root.oid AND c.relkind <> 'p'
+	ORDER BY 1, 3, 4`
+
+func (s *Session) identitiesSQL() string {
+	if s.version < 150000 {
+		return fmt.Sprintf(identitiesQuery, "NULL::text", "NULL::text", "")
+	}
+	return fmt.Sprintf(identitiesQuery, // Without the places in the text of the statement that made it.
+		`regexp_replace(r.prqual::text, ':[a-z_]*location -?[0-9]+', '', 'g')`, "r.prattrs::text",
+		`OR EXISTS (SELECT FROM pg_publication_namespace ns WHERE ns.pnpubid = pub.oid AND ns.pnnspid = up.relnamespace)`)
+}
+
+// Identities reads the publication and those of the tables that it publishes. It
+// takes no lock on any table.
+func (s *Session) Identities(ctx context.Context, publication string, tables []TableName) (Identities, error) {
+	ids := Identities{Publication: checkpoint.Identity{Name: publication}}
+	rows, err := s.conn.Query(ctx, `SELECT oid, pubinsert, pubviaroot, puballtables FROM pg_publication WHERE pubname = $1`, publication)
+	if err != nil {
+		return ids, fmt.Errorf("read publication %q: %w", publication, err)
+	}
+	var insert, viaRoot, allTables bool
+	_, err = pgx.ForEachRow(rows, []any{&ids.Publication.OID, &insert, &viaRoot, &allTables}, func() error { return nil })
+	if err != nil {
+		return ids, fmt.Errorf("read publication %q: %w", publication, err)
+	}
+	if ids.Publication.OID == 0 {
+		return ids, nil
+	}
+	ids.Publication.Def = flags(insert, viaRoot, allTables)
+
+	schemas, names := make([]string, len(tables)), make([]string, len(tables))
+	for i, t := range tables {
+		schemas[i], names[i] = t.Schema, t.Name
+	}
+	rows, err = s.conn.Query(ctx, s.identitiesSQL(), publication, schemas, names)
+	if err != nil {
+		return ids, fmt.Errorf("read the tables of publication %q: %w", publication, err)
+	}
+	var id checkpoint.Identity
+	var order, def string
+	_, err = pgx.ForEachRow(rows, []any{&order, &id.OID, &id.Root, &id.Name, &def}, func() error {
+		ids.Relations = append(ids.Relations, id)
+		ids.Publication.Def += def
+		return nil
+	})
+	if err != nil {
+		return ids, fmt.Errorf("read the tables of publication %q: %w", publication, err)
+	}
+	return ids, nil
+}
