@@ -63,6 +63,9 @@ func (d *demo) start(ctx context.Context) error {
 	var dir string
 	return d.steps(ctx,
 		step{"", func(context.Context) (_ string, err error) {
+			if d.Attach {
+				return "", nil // nothing to write
+			}
 			dir, err = proc.TempDir("demo")
 			d.onClose(func() { removeUnlessKept(dir) })
 			return "", err

@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,20 +28,41 @@ func requirePostgres(t *testing.T) {
 	}
 }
 
-// binaries builds the demo and the relay beside each other.
+func TestMain(m *testing.M) {
+	code := e2e.Main(m)
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+var built struct {
+	sync.Once
+	dir string
+	err error
+}
+
+// binaries builds the demo and the relay beside each other, once.
 func binaries(t *testing.T) string {
 	t.Helper()
-	root, err := proc.ModuleRoot()
-	if err != nil {
-		t.Fatal(err)
+	built.Do(func() {
+		var root string
+		if root, built.err = proc.ModuleRoot(); built.err != nil {
+			return
+		}
+		if built.dir, built.err = os.MkdirTemp("", "cdc-relay-demo-test-"); built.err != nil {
+			return
+		}
+		cmd := exec.Command("go", "build", "-o", built.dir+"/", "./cmd/...")
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("build: %w: %s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
 	}
-	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-o", dir+"/", "./cmd/...")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return dir
+	return built.dir
 }
 
 func TestDemo_EveryOrderArrives(t *testing.T) {
