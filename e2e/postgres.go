@@ -66,7 +66,7 @@ func Postgres(t testing.TB, opts ...pgserver.Options) *PG {
 	if o.Version == "" {
 		o.Version = PGVersion()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*Timeout) // the first time, with initdb
 	defer cancel()
 	pg := &PG{Version: o.Version, Database: "app"}
 	if Containers() {
