@@ -74,7 +74,7 @@ func sources(cfg config.Config, timeout time.Duration) (src check.Sources, close
 	}
 	return check.Sources{
 		Connect: cfg.Source.Connect,
-		Cluster: func() (check.Cluster, error) { return prober{cluster}, nil },
+		Cluster: func() (check.Cluster, error) { return cluster, nil },
 		OpenStore: func(context.Context) (checkpoint.Store, error) {
 			return openStore(cfg, cluster, zap.NewNop()), nil
 		},

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
-	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
 
 	"github.com/cdc-relay/cdc-relay/broker"
@@ -15,7 +12,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint/filestore"
 	"github.com/cdc-relay/cdc-relay/checkpoint/kafkastore"
 	"github.com/cdc-relay/cdc-relay/config"
-	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/sink"
@@ -128,24 +124,4 @@ func checkWant(cfg config.Config) check.Want {
 		w.MarkTopic = cfg.Checkpoint.Topic
 	}
 	return w
-}
-
-// prober adds to the cluster the question whether a topic may be made.
-type prober struct{ *broker.Cluster }
-
-// MayCreate implements check.Cluster.
-func (p prober) MayCreate(ctx context.Context, spec broker.TopicSpec) error {
-	res, err := p.Client().CreateTopics(ctx, &kafka.CreateTopicsRequest{
-		ValidateOnly: true,
-		Topics:       []kafka.TopicConfig{{Topic: spec.Name, NumPartitions: spec.Partitions, ReplicationFactor: spec.Replication}},
-	})
-	if err == nil {
-		err = res.Errors[spec.Name]
-	}
-	if err == nil || errors.Is(err, kafka.TopicAlreadyExists) {
-		return nil
-	}
-	_, code := broker.Classify(err)
-	return &fault.Error{Class: fault.Stop, What: "does not exist, and cannot be made (" + code + ")", Err: err,
-		Fix: fmt.Sprintf("grant CREATE on topic %s or the cluster to this user, or have it made by someone who may", spec.Name)}
 }

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/cdc-relay/cdc-relay/check"
+	"github.com/cdc-relay/cdc-relay/config"
+)
+
+func TestChecks_LookAtTopics(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	cfg := config.Default()
+	cfg.Kafka.RequestTimeout = 5 * time.Second
+	cfg.Source.URL = "postgres://u@127.0.0.1:1/d?sslmode=disable"
+	cfg.Kafka.Brokers = cluster.ListenAddrs()
+	cfg.Kafka.Topics.Names = []string{"orders", "missing"}
+	results, err := runChecks(t.Context(), cfg, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]check.Result)
+	for _, r := range results {
+		got[r.Name] = r
+	}
+	for name, want := range map[string]struct {
+		status check.Status
+		says   string
+	}{
+		"brokers":                       {check.Pass, "reachable"},
+		"topic orders":                  {check.Pass, "3 partitions"},
+		"topic orders replication":      {check.Warn, ""},
+		"topic missing":                 {check.Warn, "may create it"},
+		"topic cdc-relay-marks":         {check.Warn, "may create it"},
+		"topic orders retention":        {check.Pass, ""},
+		"topic orders unclean election": {check.Pass, "off"},
+	} {
+		if r := got[name]; r.Status != want.status || !strings.Contains(r.Detail, want.says) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
