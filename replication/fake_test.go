@@ -37,12 +37,33 @@ const startLSN = pglogrepl.LSN(0x1_00000010)
 type fakeServer struct {
 	t       *testing.T
 	conn    net.Conn
+	wire    *halvingConn // below TLS, if there is any
 	tls     *tls.Config
 	startup map[string]string // parameters of the client
 	query   string            // START_REPLICATION as it came
 	refuse  *pgproto3.ErrorResponse
 	// first goes out in one write with the answer to START_REPLICATION.
 	first []byte
+}
+
+// halvingConn sends half of what is written, and the rest when the gate, if there
+// is one, is closed.
+type halvingConn struct {
+	net.Conn
+	gate chan struct{}
+}
+
+func (c *halvingConn) Write(b []byte) (int, error) {
+	if c.gate == nil {
+		return c.Conn.Write(b)
+	}
+	n, err := c.Conn.Write(b[:len(b)/2])
+	if err != nil {
+		return n, err
+	}
+	<-c.gate
+	m, err := c.Conn.Write(b[n:])
+	return n + m, err
 }
 
 // status is a standby status update.
@@ -67,7 +88,8 @@ func serve(t *testing.T, s *fakeServer, script func(*fakeServer)) *pgconn.Config
 		if err != nil {
 			return
 		}
-		s.conn = conn
+		s.wire = &halvingConn{Conn: conn}
+		s.conn = s.wire
 		defer func() { s.conn.Close() }()
 		if err := s.greet(); err != nil {
 			t.Errorf("fake server: %v", err)
