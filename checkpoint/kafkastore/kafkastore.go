@@ -88,7 +88,8 @@ func (s *Store) Save(ctx context.Context, m checkpoint.Mark) error {
 		Records: kafka.NewRecordReader(kafka.Record{
 			Key:   kafka.NewBytes([]byte(m.Key())),
 			Value: kafka.NewBytes(value),
-			Time:  m.SavedAt,
+			// The brokers roll segments, and measure the compaction lag, by this.
+			Time: time.Now(),
 		}),
 	})
 	if err == nil {
