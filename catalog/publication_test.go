@@ -193,9 +193,10 @@ func TestIdentities_KnowUnderWhichNameRowsArrive(t *testing.T) {
 			arrive      want
 		}{"FOR TABLES IN SCHEMA public WITH (publish_via_partition_root = true)", want{"part": true, "a": true}})
 	}
+	db := database(t, "CREATE TABLE a (x int)", "CREATE UNLOGGED TABLE u (x int)", partitioned)
+	s := open(t, server.DSN(db))
 	for _, c := range cases {
-		db := database(t, "CREATE TABLE a (x int)", "CREATE UNLOGGED TABLE u (x int)", partitioned, "CREATE PUBLICATION p "+c.publication)
-		s := open(t, server.DSN(db))
+		exec(t, db, "DROP PUBLICATION IF EXISTS p", "CREATE PUBLICATION p "+c.publication)
 		p, _, err := s.Publication(t.Context(), "p")
 		if err != nil {
 			t.Fatal(err)

@@ -89,7 +89,8 @@ type Partition struct {
 	Persistence string
 }
 
-// Table reads a relation of any kind; false when there is none.
+// Table reads a relation of any kind; false when there is none. It may wait for
+// somebody who holds the table exclusively.
 func (s *Session) Table(ctx context.Context, schema, name string) (Table, bool, error) {
 	t := Table{Schema: schema, Name: name}
 	err := s.conn.QueryRow(ctx, `SELECT c.oid, pg_get_userbyid(c.relowner)::text, c.relkind::text,
