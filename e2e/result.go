@@ -34,7 +34,7 @@ func Result(t testing.TB, name string, ok bool, kv ...any) {
 	fmt.Fprintf(&b, " ok=%t", ok)
 	line(b.String())
 	if !ok {
-		t.Errorf("%s", b.String())
+		t.Errorf("%s is not ok: see its RESULT line", name)
 	}
 }
 
@@ -84,7 +84,7 @@ func Main(m *testing.M) int {
 	fake, skipped := slices.Clone(out.fakeBroker), slices.Clone(out.skipped)
 	out.Unlock()
 	if len(fake) > 0 {
-		line("WARNING not tested against a real broker (the jars of Apache Kafka could not be fetched), but against kfake: " +
+		line("WARNING not tested against a real broker (Apache Kafka could not be had), but against kfake: " +
 			strings.Join(fake, ", "))
 	}
 	for _, s := range skipped {

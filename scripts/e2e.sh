@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # End-to-end tests. PG=15|17|18|all chooses the servers, RUN=<name> one test (or several, with commas) by the name in its
-# RESULT line, ARGS flags of the tests. Prints every RESULT line again at the end.
+# RESULT line, ARGS flags of the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,6 +28,8 @@ for v in $versions; do
 	CDC_RELAY_TEST_PG_VERSION=$v go test -count=1 -v -timeout "${E2E_TIMEOUT:-60m}" ./e2e -run "$pattern" ${ARGS:+-args $ARGS} </dev/null 2>&1 |
 		{ grep -vE '^=== (RUN|PAUSE|CONT|NAME)' || true; } || failed=1
 done
-echo "== results"
-cat "$results"
+if [ -z "${RUN:-}" ] || [ "$versions" != "${versions% *}" ]; then
+	echo "== results" # once more, all in one place
+	cat "$results"
+fi
 exit $failed

@@ -25,8 +25,8 @@ import (
 //go:embed pom.xml
 var pom []byte
 
-// ErrNoJars says that the broker's jars are not here and could not be fetched.
-var ErrNoJars = errors.New("the jars of Apache Kafka are not available")
+// ErrNoJars says that what the broker needs, its jars or Java, is not here and could not be fetched.
+var ErrNoJars = errors.New("Apache Kafka is not available")
 
 // EnsureJars is the directory of the broker's jars. It runs Maven when they are missing, one process at a time; the
 // error matches ErrNoJars when that is not possible. CDC_RELAY_KAFKA_JARS names a directory to take instead, such as libs/
@@ -155,7 +155,7 @@ func findJava() (string, error) {
 	}
 	path, err := exec.LookPath("java")
 	if err != nil {
-		return "", fmt.Errorf("%w: Apache Kafka needs Java 17: apt-get install openjdk-17-jre-headless", err)
+		return "", fmt.Errorf("%w: it needs Java 17 (apt-get install openjdk-17-jre-headless): %w", ErrNoJars, err)
 	}
 	return path, nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -144,16 +143,6 @@ func ChownTree(path string, u *User) error {
 		}
 		return os.Lchown(p, u.UID, u.GID)
 	})
-}
-
-// FreePort is a port on loopback that was free a moment ago.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // CacheDir is the directory under which downloads and templates are kept between runs: CDC_RELAY_CACHE, else .cache
