@@ -24,7 +24,9 @@ type Config struct {
 	// Postgres is the connection's settings; it is copied.
 	Postgres        *pgconn.Config
 	ApplicationName string
-	// RuntimeParams are startup parameters beside the forced ones.
+	// RuntimeParams are startup parameters beside the forced ones. A
+	// wal_sender_timeout here should be less than 3/2 of SilenceTimeout; it is
+	// SilenceTimeout when it is not given.
 	RuntimeParams map[string]string
 	// StatusInterval is how often a status goes out when nothing else asks for one.
 	StatusInterval time.Duration
@@ -73,6 +75,11 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		pc.RuntimeParams = map[string]string{}
 	}
 	delete(pc.RuntimeParams, "options") // could set what is forced below
+	// While a server decodes a large transaction that is not published, it looks for
+	// what its client says only every half of wal_sender_timeout (walsender.c,
+	// WalSndUpdateProgress): longer than SilenceTimeout, it would be given up, and
+	// begin again, for ever.
+	pc.RuntimeParams["wal_sender_timeout"] = fmt.Sprintf("%dms", max(cfg.SilenceTimeout.Milliseconds(), 1))
 	maps.Copy(pc.RuntimeParams, cfg.RuntimeParams)
 	maps.DeleteFunc(pc.RuntimeParams, func(name, _ string) bool {
 		name = strings.ToLower(name) // the server takes TimeZone for timezone, and the last one of the two

@@ -81,6 +81,14 @@ func TestConn_ForcedSettingsBeatThoseOfTheDSN(t *testing.T) {
 	}
 }
 
+func TestConn_ServerLooksForItsClientBeforeItIsGivenUp(t *testing.T) {
+	srv := &fakeServer{}
+	connectTo(t, serve(t, srv, nil), func(c *Config) { c.SilenceTimeout = 15 * time.Second }).Close()
+	if got := srv.startup["wal_sender_timeout"]; got != "15000ms" {
+		t.Errorf("wal_sender_timeout %q", got)
+	}
+}
+
 func TestConn_StartRefusesAnUnknownPosition(t *testing.T) {
 	c := connectTo(t, serve(t, &fakeServer{}, nil), nil)
 	if _, err := c.Start(t.Context(), "relay", "pub", 0); fault.ClassOf(err) != fault.Stop {
