@@ -33,8 +33,10 @@ func newControl(d *dialer, cfg Config) *control {
 	return c
 }
 
-// do sends req and returns its answer. A connection that the broker closed
-// meanwhile is replaced once. Errors are *fault.Error.
+// do sends req and returns its answer. A broker that closed the connection
+// meanwhile, or does not answer within DialTimeout, is left for the next one,
+// until each was asked. Errors are *fault.Error, but for the end of ctx while
+// others hold the connection and for ErrClosed.
 func (c *control) do(ctx context.Context, req protocol.Message) (protocol.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
@@ -47,23 +49,31 @@ func (c *control) do(ctx context.Context, req protocol.Message) (protocol.Messag
 	if c.closed {
 		return nil, ErrClosed
 	}
-	reused := c.conn != nil
+	tries := len(c.cfg.Brokers)
+	if c.conn != nil {
+		tries++ // the connection at hand may be a dead one
+	}
 	for {
 		if err := c.connect(ctx); err != nil {
 			return nil, err
 		}
-		res, err := exchange(ctx, c.conn, c.pc, req)
+		res, err := c.attempt(ctx, req)
 		if err == nil {
 			return res, nil
 		}
 		// What was read so far is unknown: never use this connection again.
 		peer := c.peer
 		c.drop()
-		if !reused || ctx.Err() != nil {
+		if tries--; tries == 0 || ctx.Err() != nil {
 			return nil, c.dialer.explain(stageUse, peer, err)
 		}
-		reused = false
 	}
+}
+
+func (c *control) attempt(ctx context.Context, req protocol.Message) (protocol.Message, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+	defer cancel()
+	return exchange(ctx, c.conn, c.pc, req)
 }
 
 // connect opens the connection when there is none, trying each bootstrap broker.
@@ -112,6 +122,8 @@ func (c *control) probe(ctx context.Context, address string) *fault.Error {
 		return c.dialer.explain(stageTCP, address, err)
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+	defer cancel()
 	// No topic is named, and none is asked for: an empty list is not a null one.
 	if _, err := exchange(ctx, conn, pc, &metadata.Request{TopicNames: []string{}}); err != nil {
 		return c.dialer.explain(stageAPI, address, err)

@@ -1,9 +1,12 @@
 package broker
 
 import (
+	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,6 +62,41 @@ func TestMetadata_IsFreshAndHealsAfterARestart(t *testing.T) {
 	if err != nil || topics["outbox"].Err != nil {
 		t.Fatalf("metadata after the restart: %v, %v", topics, err)
 	}
+}
+
+func TestMetadata_LeavesABrokerThatHangs(t *testing.T) {
+	k := fakeKafka(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "outbox"))
+	c := open(t, Config{Brokers: k.ListenAddrs(), DialTimeout: 300 * time.Millisecond})
+	for range 3 {
+		k.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) { return nil, nil, true })
+		topics, err := c.Metadata(within(t, 5*time.Second), "outbox")
+		if err != nil || topics["outbox"].Err != nil {
+			t.Fatalf("%v, %v", topics, err)
+		}
+	}
+}
+
+func TestMetadata_ManyAskAtOnce(t *testing.T) {
+	k := fakeKafka(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "outbox"))
+	c := open(t, Config{Brokers: k.ListenAddrs()})
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for range 20 {
+				// Some give up in the middle; the others must not get their answers.
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(2000))*time.Microsecond)
+				_, _ = c.Metadata(ctx, "outbox")
+				cancel()
+				if topics, err := c.Metadata(within(t, 10*time.Second), "outbox"); err != nil || len(topics) != 1 || topics["outbox"].Err != nil {
+					t.Errorf("%v, %v", topics, err)
+					return
+				}
+			}
+		}()
+	}
+	wg.Wait()
 }
 
 func TestMetadata_LostPrivilegeIsSeen(t *testing.T) {

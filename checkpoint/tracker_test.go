@@ -221,8 +221,12 @@ func TestTracker_AgreesWithModel(t *testing.T) {
 		seed = time.Now().UnixNano()
 	}
 	t.Logf("seed %d (-tracker.seed)", seed)
-	steps := 0
+	schedules, steps := 0, 0
+	defer func() {
+		fmt.Printf("RESULT tracker schedules=%d steps=%d seed=%d ok=%v\n", schedules, steps, seed, !t.Failed())
+	}()
 	for i := range *trackerSchedules {
+		schedules++
 		r := rand.New(rand.NewSource(seed + int64(i)))
 		start := pglogrepl.LSN(r.Intn(1000))
 		s := &schedule{t: t, r: r, tr: NewTracker(start), m: &model{start: start}, lsn: start, open: -1, tx: map[int]uint64{}, last: start}
@@ -247,7 +251,6 @@ func TestTracker_AgreesWithModel(t *testing.T) {
 		}
 		steps += s.steps
 	}
-	fmt.Printf("RESULT tracker schedules=%d steps=%d ok=true\n", *trackerSchedules, steps)
 }
 
 func TestTracker_IdleQueuesBehindWhatIsInFlight(t *testing.T) {
