@@ -52,7 +52,7 @@ func (r *report) exists(label string, t Topic, create string) (Topic, bool) {
 		r.add(label, Warn, "bring the brokers with its replicas back", "%d of %d partitions have no leader now; the relay waits for them", t.Leaderless, t.Partitions)
 		return t, true
 	default:
-		r.pass(label, "exists, with %d partitions", t.Partitions)
+		r.pass(label, "exists; partitions: %d", t.Partitions)
 		return t, true
 	}
 	return t, false

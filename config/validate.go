@@ -79,8 +79,12 @@ func (v *validator) source(s Source) {
 	files = v.readable("source.sslkey", s.SSLKey) && files
 	v.check((s.SSLCert == "") == (s.SSLKey == ""), "source.sslkey", "source.sslcert and source.sslkey are given together or not at all")
 	if files && len(v.problems) == 0 {
+		key := "source.url"
+		if s.URL == "" {
+			key = "source" // from its keys, or from PG* variables
+		}
 		if _, err := s.Connect(); err != nil {
-			v.fail("source.url", "%v", err)
+			v.fail(key, "%v", err)
 		}
 	}
 	v.check(s.LogicalDecodingMem == "" || memorySize.MatchString(s.LogicalDecodingMem), "source.logical_decoding_work_mem",

@@ -35,7 +35,7 @@ func TestChecks_LookAtTopics(t *testing.T) {
 		says   string
 	}{
 		"brokers":                       {check.Pass, "reachable"},
-		"topic orders":                  {check.Pass, "3 partitions"},
+		"topic orders":                  {check.Pass, "partitions: 3"},
 		"topic orders replication":      {check.Warn, ""},
 		"topic missing":                 {check.Warn, "may create it"},
 		"topic cdc-relay-marks":         {check.Warn, "may create it"},
