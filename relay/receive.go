@@ -80,7 +80,20 @@ func (s *session) streamError(err error) error {
 	if catalog.SQLState(err) == "42704" {
 		return s.publicationMissing(err)
 	}
-	return catalog.Explain(err)
+	explained := catalog.Explain(err)
+	if fault.ClassOf(explained) != fault.Stop {
+		return explained
+	}
+	return &fault.Error{Class: fault.Stop, Err: explained, What: "the stream cannot go on " + s.place()}
+}
+
+// place says where in the WAL the reader is. The begin of a transaction comes
+// before the row that the server cannot send.
+func (s *session) place() string {
+	if s.tx.open {
+		return fmt.Sprintf("within the transaction committed at %s (insert %d)", s.tx.CommitLSN, s.tx.seq)
+	}
+	return fmt.Sprintf("after %s", s.receivedLSN())
 }
 
 // idle queues a position without events behind what is in flight. The server
