@@ -5,15 +5,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/cdc-relay/cdc-relay/e2e"
 	"github.com/cdc-relay/cdc-relay/e2e/kafkaserver"
+	"github.com/cdc-relay/cdc-relay/e2e/pgserver"
 )
 
 // The environment's secured listeners let in who may and nobody else.
@@ -65,4 +68,25 @@ func TestE2E_SecureListeners(t *testing.T) {
 	e2e.Result(t, "secure_listeners", p && s256 && s512 && withCert && !pWrong && !sWrong && !untrusted && !noCert,
 		"plain", p, "scram256", s256, "scram512", s512, "mtls", withCert, "plain_wrong", pWrong, "scram_wrong", sWrong,
 		"untrusted", untrusted, "no_cert", noCert)
+}
+
+func TestE2E_PostgresTls(t *testing.T) {
+	ca := e2e.NewCA(t)
+	cert, key, _ := ca.Issue(t, "server", "127.0.0.1")
+	pg := e2e.Postgres(t, pgserver.Options{CertFile: cert, KeyFile: key})
+	verified := strings.Replace(pg.DSN(), "sslmode=disable", "sslmode=verify-full&sslrootcert=", 1)
+	trusted := connects(t, verified+ca.CertFile)
+	untrusted := connects(t, verified+e2e.NewCA(t).CertFile)
+	e2e.Result(t, "postgres_tls", trusted && !untrusted, "trusted", trusted, "untrusted", untrusted)
+}
+
+func connects(t *testing.T, dsn string) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return false
+	}
+	return c.Close(ctx) == nil
 }

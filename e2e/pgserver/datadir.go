@@ -32,6 +32,9 @@ func (s *Server) prepare(ctx context.Context) error {
 	}
 	settings := defaults()
 	settings["unix_socket_directories"] = s.SocketDir()
+	if err := s.copyTLS(settings); err != nil {
+		return err
+	}
 	maps.Copy(settings, s.opts.Settings)
 	if err := s.appendConf(settings); err != nil {
 		return err
@@ -48,6 +51,35 @@ func (s *Server) prepare(ctx context.Context) error {
 		return err
 	}
 	return proc.ChownTree(s.dir, s.user)
+}
+
+// copyTLS copies the files of certificate, key and authority into the server's directory, and names them in settings.
+func (s *Server) copyTLS(settings map[string]string) error {
+	if s.opts.CertFile == "" {
+		return nil
+	}
+	dir := filepath.Join(s.dir, "tls")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	settings["ssl"] = "on"
+	for setting, from := range map[string]string{
+		"ssl_cert_file": s.opts.CertFile, "ssl_key_file": s.opts.KeyFile, "ssl_ca_file": s.opts.CAFile,
+	} {
+		if from == "" {
+			continue
+		}
+		b, err := os.ReadFile(from)
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", setting, err)
+		}
+		to := filepath.Join(dir, setting)
+		if err := os.WriteFile(to, b, 0o600); err != nil {
+			return err
+		}
+		settings[setting] = to
+	}
+	return nil
 }
 
 func (s *Server) writeHBA() error {

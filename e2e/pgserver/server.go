@@ -46,6 +46,9 @@ type Options struct {
 	Settings map[string]string
 	Port     int  // 0: a free one
 	Scram    bool // ask for a password (SCRAM-SHA-256) over TCP; DSN carries that of the superuser
+	// CertFile and KeyFile, where set, switch TLS on; CAFile then checks clients' certificates. The files are copied to where
+	// the server's user may read them. DSN keeps sslmode=disable; HBA may ask for hostssl.
+	CertFile, KeyFile, CAFile string
 	// HBA lines come before the default ones in pg_hba.conf.
 	HBA []string
 	// StartTimeout bounds each start; one minute when zero.
