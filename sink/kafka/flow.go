@@ -29,13 +29,12 @@ func (s *Sink) schedule(ln *lane) {
 	}
 	if node < 0 {
 		ln.state = laneUnled
-		ln.topic.wantsLook = true
 		if ln != ln.topic.hold || ln.topic.next == 0 {
 			s.look(ln.topic)
 		}
 		return
 	}
-	ln.state = laneReady
+	ln.state, ln.node = laneReady, node
 	s.sender(node).push(ln)
 }
 
@@ -83,7 +82,7 @@ func (s *Sink) next(ln *lane, b *batch) {
 	s.notify()
 }
 
-// failed settles a failed attempt of the head. s.mu is held. indexes are the
+// failedAttempt settles a failed attempt of the head. s.mu is held. indexes are the
 // records that the broker blames, when it said so.
 func (s *Sink) failedAttempt(ln *lane, b *batch, err error, indexes []int32) {
 	class, code := broker.Classify(err)
@@ -126,7 +125,6 @@ func (s *Sink) forgetLeader(ln *lane) {
 	if p := ln.partition; p >= 0 && int(p) < len(t.leaders) {
 		t.leaders[p] = -1
 	}
-	t.wantsLook = true
 	s.refresh = true
 	s.look(t)
 }

@@ -27,6 +27,7 @@ type lane struct {
 	topic     *topic
 	partition int32
 	state     laneState
+	node      int32 // whose sender it is queued at, while ready
 
 	queue []*batch
 	open  *batch // the last of queue while records may be added; nil otherwise

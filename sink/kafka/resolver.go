@@ -72,7 +72,6 @@ func (s *Sink) dueLooks(now time.Time) (names []string, refresh bool, wait time.
 			continue
 		}
 		t.nextLook = now.Add(s.cfg.LookInterval)
-		t.wantsLook = false
 		names = append(names, name)
 	}
 	if len(names) > 0 {
@@ -180,11 +179,16 @@ func (s *Sink) found(t *topic, parts []broker.Partition, now time.Time) {
 	s.recountPartitions(t, int32(len(parts)))
 	unled := false
 	t.each(func(ln *lane) {
-		if ln == t.hold || ln.state != laneUnled || len(ln.queue) == 0 {
+		if ln == t.hold || len(ln.queue) == 0 {
 			return
 		}
+		// A lane queued at a broker that no longer leads it need not wait for that
+		// one's requests, which may hang.
+		leader := t.leader(ln.partition)
+		moved := ln.state == laneReady && leader >= 0 && leader != ln.node
 		switch {
-		case t.leader(ln.partition) >= 0:
+		case ln.state != laneUnled && !moved:
+		case leader >= 0:
 			s.schedule(ln)
 		case s.outside(ln, len(parts)):
 			s.refuseHead(ln, errNoSuchPartition(t.name, ln.partition, len(parts)))

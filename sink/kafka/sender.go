@@ -100,12 +100,12 @@ func (w *sender) take() (group []flight, probe bool) {
 	defer s.mu.Unlock()
 	for s.usable() == nil {
 		if !w.probing {
-			if group, w.suspects = gather(w.suspects); len(group) > 0 {
+			if group, w.suspects = w.gather(w.suspects); len(group) > 0 {
 				w.probing, probe = true, true
 			}
 		}
 		if len(group) == 0 {
-			group, w.ready = gather(w.ready)
+			group, w.ready = w.gather(w.ready)
 		}
 		if len(group) > 0 {
 			s.flying += len(group)
@@ -118,10 +118,10 @@ func (w *sender) take() (group []flight, probe bool) {
 
 // gather takes the heads of the first lanes of queue, as many as one request
 // may hold.
-func gather(queue []*lane) (group []flight, rest []*lane) {
+func (w *sender) gather(queue []*lane) (group []flight, rest []*lane) {
 	bytes, used := 0, 0
 	for _, ln := range queue {
-		if ln.state != laneReady || len(ln.queue) == 0 {
+		if ln.state != laneReady || ln.node != w.node || len(ln.queue) == 0 {
 			used++ // it moved on otherwise
 			continue
 		}

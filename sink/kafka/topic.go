@@ -28,12 +28,11 @@ type topic struct {
 	maxBatch int   // the topic's max.message.bytes; 0 when unknown
 	acked    uint64
 
-	err       error     // of the last look; nil when the topic was found
-	looks     int       // failed looks since the last good one
-	nextLook  time.Time // when to ask for leaders again
-	configAt  time.Time // when to ask for its configuration again
-	usedAt    time.Time // when it last had a record
-	wantsLook bool      // a lane waits for a leader
+	err      error     // of the last look; nil when the topic was found
+	looks    int       // failed looks since the last good one
+	nextLook time.Time // when to ask for leaders again
+	configAt time.Time // when to ask for its configuration again
+	usedAt   time.Time // when it last had a record
 }
 
 func newTopic(name string) *topic {
