@@ -55,7 +55,7 @@ func (r *run) adopt(ctx context.Context) error {
 	}
 	// Settled: only the skip is left, over what the mark says was published.
 	if !settled || len(gaps) > 0 {
-		m := checkpoint.Mark{LSN: r.LSN, Publication: ids.Publication, Relations: ids.Relations}
+		m := checkpoint.Mark{LSN: r.LSN, CheckedLSN: r.checked, Publication: ids.Publication, Relations: ids.Relations}
 		m.Gaps = append(slices.Clone(r.mark.Gaps), gaps...)
 		if err := r.save(ctx, m, true); err != nil {
 			return err
@@ -138,17 +138,29 @@ func (r *run) gaps(ctx context.Context, ids catalog.Identities) ([]checkpoint.Ga
 	return gaps, r.changedGaps(ctx, ids, add)
 }
 
+// inOrder is the last position at which what is published is known to have been
+// as the mark says; zero when that cannot be told, since the server went back.
+func (r *run) inOrder() lsn {
+	checked := r.mark.CheckedLSN
+	if checked == 0 {
+		checked = r.mark.LSN
+	}
+	if r.mark.Timeline != r.server.Timeline || checked > r.server.CurrentLSN {
+		return 0
+	}
+	return checked
+}
+
 // changedGaps adds what may not have been sent since publication or tables
-// changed. When they changed is not known: it may have been shortly before the
-// mark, which went on with what was still sent. So these gaps begin at zero.
+// changed: all from the last look that found them in order until now.
 func (r *run) changedGaps(ctx context.Context, ids catalog.Identities, add func(from, to lsn, table, reason string)) error {
 	d := catalog.Compare(r.mark.Publication, r.mark.Relations, ids)
-	now := r.server.CurrentLSN
+	from, now := r.inOrder(), r.server.CurrentLSN
 	if d.Publication != "" {
-		add(0, now, "", fmt.Sprintf("%s, around or after %s", d.Publication, r.mark.LSN))
+		add(from, now, "", d.Publication)
 	}
 	for _, id := range d.Replaced {
-		add(0, now, id.Name, fmt.Sprintf("the table was dropped and created again around or after %s", r.mark.LSN))
+		add(from, now, id.Name, "the table was dropped and created again")
 	}
 	for _, id := range d.Added {
 		add(0, now, id.Name, "rows inserted before the table was published")
@@ -159,7 +171,7 @@ func (r *run) changedGaps(ctx context.Context, ids catalog.Identities, add func(
 			return err
 		}
 		if exists {
-			add(0, now, id.Name, fmt.Sprintf("the partition was detached around or after %s; rows inserted into it since are not sent", r.mark.LSN))
+			add(from, now, id.Name, "the partition was detached; rows inserted into it since are not sent")
 		}
 	}
 	for _, id := range d.Attached {

@@ -114,26 +114,30 @@ func TestAdopt_TakesChangedTablesAndPublications(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := e.mark().Gaps
-	if len(g) != 1 || g[0].From != 0 || g[0].To < before || g[0].Table != "public.outbox" || e.mark().LSN != s.Confirmed || e.mark().Epoch != m.Epoch+1 {
+	if len(g) != 1 || g[0].From != m.CheckedLSN || g[0].From == 0 || g[0].To < before || g[0].Table != "public.outbox" || e.mark().LSN != s.Confirmed || e.mark().Epoch != m.Epoch+1 {
 		t.Errorf("mark %+v", e.mark())
 	}
 	e.mustSetup()
+	checked := e.mark().CheckedLSN
+	if checked < before {
+		t.Errorf("checked at %s, before %s", checked, before)
+	}
 	e.sql(`DROP PUBLICATION "Cdc Relay"`)
 	e.stops(e.adopt(s.Confirmed), e.store.saves, `publication "Cdc Relay" does not exist`, "CREATE PUBLICATION")
 	e.sql(`CREATE PUBLICATION "Cdc Relay" FOR TABLE outbox WITH (publish = 'insert')`)
 	if err := e.adopt(s.Confirmed); err != nil {
 		t.Fatal(err)
 	}
-	if g := e.mark().Gaps; len(g) != 2 || g[1].Table != "" || g[1].From != 0 || g[1].To < g[0].To {
+	if g := e.mark().Gaps; len(g) != 2 || g[1].Table != "" || g[1].From != checked || g[1].To < g[0].To {
 		t.Errorf("gaps %+v", g)
 	}
 }
 
 func TestAdopt_AfterTheServerWentBackDoubtsEverything(t *testing.T) {
 	for _, change := range []func(*checkpoint.Mark){
-		func(m *checkpoint.Mark) { m.LSN = 0xF00000000 },
+		func(m *checkpoint.Mark) { m.LSN, m.CheckedLSN = 0xF00000000, 0xF00000000 },
 		func(m *checkpoint.Mark) { m.Timeline = 7 },
-		func(m *checkpoint.Mark) { m.LSN, m.Timeline = 0xF00000000, 7 },
+		func(m *checkpoint.Mark) { m.LSN, m.CheckedLSN, m.Timeline = 0xF00000000, 0xF00000000, 7 },
 	} {
 		e := newEnv(t, outbox)
 		e.mustSetup()

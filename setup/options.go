@@ -121,8 +121,10 @@ type run struct {
 	exists bool // the slot does
 	mark   checkpoint.Mark
 	marked bool // there is a mark that is not withdrawn; it may be an intent
-	pub    catalog.Publication
-	tables []catalog.Table
+	// checked is where the server was before the identities were read.
+	checked lsn
+	pub     catalog.Publication
+	tables  []catalog.Table
 }
 
 // begin connects, keeps other runs out, and reads the server, the slot and then

@@ -149,10 +149,11 @@ func (r *run) makeSlot(ctx context.Context, ids catalog.Identities) error {
 		return fault.Stopped("run setup again", "slot %q was dropped by somebody as soon as it was made", r.Slot)
 	}
 	r.say("created slot %q at %s", r.Slot, r.slot.Confirmed)
-	now, err := r.db.Identities(ctx, r.Publication, r.Tables)
+	now, err := r.identities(ctx)
 	if err != nil {
 		return err
 	}
+	r.checked = max(r.checked, r.slot.Confirmed)
 	// Made in this run and never read, so it can go without loss.
 	if d := catalog.Compare(ids.Publication, ids.Relations, now); d.Broken() {
 		if err := r.db.DropSlot(ctx, r.Slot); err != nil {
@@ -197,7 +198,7 @@ func (r *run) takeSlot(ctx context.Context, ids catalog.Identities) error {
 // SELECT: a table that was emptied, or got its first rows since the slot was
 // made, may give a gap without rows.
 func (r *run) firstMark(ctx context.Context, ids catalog.Identities) error {
-	m := checkpoint.Mark{LSN: r.slot.Confirmed, Publication: ids.Publication, Relations: ids.Relations}
+	m := checkpoint.Mark{LSN: r.slot.Confirmed, CheckedLSN: r.checked, Publication: ids.Publication, Relations: ids.Relations}
 	for i, t := range r.Tables {
 		fresh, ok, err := r.db.Table(ctx, t.Schema, t.Name)
 		if err != nil {
@@ -226,19 +227,23 @@ func (r *run) already(ctx context.Context, ids catalog.Identities) error {
 	d := catalog.Compare(r.mark.Publication, r.mark.Relations, ids)
 	if d.Broken() {
 		return fault.Stopped(fmt.Sprintf("`cdc-relay adopt --lsn %s`, which records the gap", r.slot.Confirmed),
-			"what is published has changed since the mark at %s: %s; rows inserted between about %s and %s may not have been sent",
-			r.mark.LSN, d, r.mark.LSN, r.server.CurrentLSN)
+			"what is published has changed since the mark at %s: %s; rows inserted between %s and %s may not have been sent",
+			r.mark.LSN, d, r.inOrder(), r.server.CurrentLSN)
 	}
 	if len(d.Added) == 0 {
 		r.say("already set up: slot %q at %s, mark at %s", r.Slot, r.slot.Confirmed, r.mark.LSN)
 		return nil
+	}
+	if r.mark.Timeline != r.server.Timeline {
+		return fault.Stopped("start the relay once, which accepts the new timeline or says why not; then stop it and run setup again",
+			"%s, and the server is on timeline %d while the mark is of timeline %d", d, r.server.Timeline, r.mark.Timeline)
 	}
 	if r.slot.Active {
 		return fault.Stopped("stop the relay, then run setup again",
 			"%s, which must be recorded with the mark, while process %d reads slot %q", d, r.slot.ActivePID, r.Slot)
 	}
 	m := r.mark
-	m.Publication, m.Relations = ids.Publication, ids.Relations
+	m.Publication, m.Relations, m.CheckedLSN = ids.Publication, ids.Relations, r.checked
 	m.Gaps = append(m.Gaps[:len(m.Gaps):len(m.Gaps)], addedGaps(d, r.server.CurrentLSN, r.Now().UTC())...)
 	if err := r.save(ctx, m, true); err != nil {
 		return err
@@ -291,9 +296,11 @@ func (r *run) createTopics(ctx context.Context) error {
 	return nil
 }
 
-// identities reads what is published now, and then the server's position: what
-// changed before the one cannot concern rows after the other.
+// identities reads what is published now, between two positions of the server: at
+// r.checked it was in order already, or is a change; and what changed before it
+// was read cannot concern rows after r.server.CurrentLSN.
 func (r *run) identities(ctx context.Context) (catalog.Identities, error) {
+	r.checked = r.server.CurrentLSN
 	ids, err := r.db.Identities(ctx, r.Publication, r.Tables)
 	if err != nil {
 		return ids, err
