@@ -19,9 +19,11 @@ help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Set up everything and show orders flowing from PostgreSQL to Kafka; KAFKA=real uses Apache Kafka.
+demo: ## Set up everything and show orders flowing from PostgreSQL to Kafka; KAFKA=real, RATE=5, DURATION=30s, KILL=1.
 	@scripts/deps.sh demo
-	@go run ./cmd/cdc-relay-demo
+	@mkdir -p bin
+	@go build -o bin/ ./cmd/cdc-relay ./cmd/cdc-relay-demo
+	@exec bin/cdc-relay-demo # not by "go run", which turns Ctrl-C into an error
 
 .PHONY: build
 build: ## Build bin/cdc-relay.
