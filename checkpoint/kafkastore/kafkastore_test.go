@@ -3,6 +3,7 @@ package kafkastore_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -105,8 +106,14 @@ func TestKafkastore_ThousandsOfSavesAreLoaded(t *testing.T) {
 		}
 	}
 	other := kafkastore.New(connect(t, c.ListenAddrs()...), kafkastore.Config{Topic: topic})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	if m, ok := load(t, other); !ok || m.LSN != saves {
 		t.Fatalf("loaded %d, %v; want %d", m.LSN, ok, saves)
+	}
+	runtime.ReadMemStats(&after)
+	if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 100 {
+		t.Errorf("loading %d marks allocated %d MiB", saves, mib)
 	}
 }
 

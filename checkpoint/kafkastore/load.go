@@ -16,7 +16,9 @@ import (
 )
 
 const (
-	fetchBytes = 4 << 20
+	// Small, because kafka-go takes a page of 64 KiB for each batch that it reads,
+	// and each mark is a batch: an answer of this size costs some 20 MiB at most.
+	fetchBytes = 64 << 10
 	fetchWait  = 250 * time.Millisecond
 	// emptyFetches in a row below the end offset mean that the rest was compacted
 	// away, or holds no records.

@@ -51,6 +51,15 @@ func TestRealKafka_KeepsMarks(t *testing.T) {
 			return func() checkpoint.Store { return kafkastore.New(connect(t, k.Addr()), cfg) }
 		})
 	})
+	t.Run("settings", func(t *testing.T) {
+		if err := kafkastore.New(c, kafkastore.Config{Topic: "marks-settings"}).Ensure(within(t, 20*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.TopicConfig(within(t, 20*time.Second), "marks-settings")
+		if err != nil || got["cleanup.policy"] != "compact" || got["min.compaction.lag.ms"] != "600000" || got["segment.ms"] != "600000" {
+			t.Fatalf("settings %v, %v", got, err)
+		}
+	})
 	t.Run("missing topic", func(t *testing.T) {
 		at := checkpointtest.At(1, 1)
 		s := kafkastore.New(c, kafkastore.Config{Topic: "no-such"})
