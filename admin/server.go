@@ -90,7 +90,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err := s.http.Shutdown(stop); err != nil {
 		_ = s.http.Close()
 	}
-	<-done
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve admin.listen: %w", err)
+	}
 	return nil
 }
 

@@ -217,8 +217,8 @@ func TestEvaluate_FindsEachDefect(t *testing.T) {
 }
 
 func TestEvaluate_WithoutDatabaseAndBrokersOnlySkips(t *testing.T) {
-	w, f := good()
-	f = Facts{DatabaseErr: errors.New("away"), BrokersErr: errors.New("away")}
+	w, _ := good()
+	f := Facts{DatabaseErr: errors.New("away"), BrokersErr: errors.New("away")}
 	for _, r := range Evaluate(w, f) {
 		if r.Status != Skip && r.Name != "database" && r.Name != "brokers" {
 			t.Errorf("%+v", r)

@@ -30,12 +30,12 @@ func suggest(name string, known []field) string {
 
 // distance counts the edits between two words; a swap of neighbours is one.
 func distance(a, b string) int {
-	prev2, prev, cur := []int(nil), make([]int, len(b)+1), make([]int, len(b)+1)
+	prev2, prev := []int(nil), make([]int, len(b)+1)
 	for j := range prev {
 		prev[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		cur = make([]int, len(b)+1)
+		cur := make([]int, len(b)+1)
 		cur[0] = i
 		for j := 1; j <= len(b); j++ {
 			cost := 1
