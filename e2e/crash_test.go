@@ -19,7 +19,7 @@ var crashes = flag.Int("crashes", 50, "how often TestE2E_Crash kills the relay")
 func TestE2E_Crash(t *testing.T) {
 	r := newRig(t, rigOptions{})
 	oracle := e2e.NewOracle(t, r.pg)
-	sampler := e2e.SampleConfirmed(t, r.pg, r.slot)
+	audit := r.startAudit(t)
 	w := startWorkload(t, r.pg, 8, 2*time.Millisecond)
 	rnd := rand.New(rand.NewPCG(7, 7))
 	inflight := 0
@@ -41,10 +41,10 @@ func TestE2E_Crash(t *testing.T) {
 	if code := last.Terminate(t, 30*time.Second); code != 0 {
 		t.Errorf("the last relay ended with %d after a clean stop", code)
 	}
-	v := r.judgeAll(t, oracle, w)
-	ok := v.ok() && v.duplicate > 0 && inflight*100 >= *crashes*80 && sampler.OK()
+	v := r.judgeAll(t, oracle, w, audit)
+	ok := v.ok() && v.duplicate > 0 && inflight*100 >= *crashes*80 && audit.OK()
 	e2e.Result(t, "crash", ok, "kills", *crashes, "inflight_kills", inflight, "committed", v.committed,
-		"missing", v.missing, "uncommitted", v.uncommitted, "overtaken", v.overtaken, "duplicates", v.duplicate)
+		"missing", v.missing, "uncommitted", v.uncommitted, "overtaken", v.overtaken, "early", v.early, "duplicates", v.duplicate)
 }
 
 // hasUnconfirmed tells whether a transaction that a writer saw committed lies

@@ -92,7 +92,15 @@ func (r *rig) config() string {
   topic: %s
 relay:
   stall_timeout: 2s
-%s`, r.dsn, r.slot, r.sourceYAML, outbox, r.k.Addr(), r.kafkaYAML, r.marks, r.relayYAML)
+%s`, r.dsn, r.slot, r.sourceYAML, outbox, r.brokers(), r.kafkaYAML, r.marks, r.relayYAML)
+}
+
+// brokers is where the relay finds Kafka.
+func (r *rig) brokers() string {
+	if r.proxy != nil {
+		return r.proxy.Addr()
+	}
+	return r.k.Addr()
 }
 
 // setup runs cdc-relay setup and fails the test when it does not succeed.
@@ -147,10 +155,13 @@ func (r *rig) waitCaughtUp(t testing.TB, timeout time.Duration) {
 type verdict struct {
 	committed, records                         int
 	missing, uncommitted, overtaken, duplicate int
+	early                                      int      // confirmed before they were in the topic
 	details                                    []string // a few of the bad ones
 }
 
-func (v verdict) ok() bool { return v.missing == 0 && v.uncommitted == 0 && v.overtaken == 0 }
+func (v verdict) ok() bool {
+	return v.missing == 0 && v.uncommitted == 0 && v.overtaken == 0 && v.early == 0
+}
 
 // judge compares the ids that were committed, in commit order, with the records.
 func judge(committed []e2e.Insert, records []e2e.Record) verdict {
@@ -201,14 +212,19 @@ func judge(committed []e2e.Insert, records []e2e.Record) verdict {
 }
 
 // judgeAll takes what the oracle and the topic hold now, holds the writers' own
-// log (may be nil) against the oracle, and logs what is wrong.
-func (r *rig) judgeAll(t testing.TB, oracle *e2e.Oracle, w *workload) verdict {
+// log against the oracle and the audit's samples against the records, and logs
+// what is wrong. w and a may be nil.
+func (r *rig) judgeAll(t testing.TB, oracle *e2e.Oracle, w *workload, a *audit) verdict {
 	t.Helper()
 	inserts := oracle.Inserts(t, "public.outbox", "id")
+	records := r.k.Consume(t, r.topic)
+	v := judge(inserts, records)
 	if w != nil {
 		w.crossCheck(t, inserts)
+		if a != nil {
+			v.early = a.judge(t, records, w.ended)
+		}
 	}
-	v := judge(inserts, r.k.Consume(t, r.topic))
 	for _, d := range v.details {
 		t.Log(d)
 	}

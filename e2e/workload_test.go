@@ -27,6 +27,9 @@ type workload struct {
 	committed map[string]bool
 	undone    map[string]bool // rolled back: must never be seen
 	unknown   map[string]bool // the connection broke at the commit
+	// ended is, for each committed id, a WAL position read after its commit: at or
+	// above the commit's end.
+	ended map[string]pglogrepl.LSN
 	// newest is the highest WAL position read within a transaction, before its
 	// commit, that a writer then saw committed: its commit lies at or above it.
 	newest pglogrepl.LSN
@@ -37,7 +40,7 @@ type workload struct {
 func startWorkload(t testing.TB, pg *e2e.PG, n int, pause time.Duration) *workload {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &workload{pg: pg, stop: cancel, committed: map[string]bool{}, undone: map[string]bool{}, unknown: map[string]bool{}}
+	w := &workload{pg: pg, stop: cancel, committed: map[string]bool{}, undone: map[string]bool{}, unknown: map[string]bool{}, ended: map[string]pglogrepl.LSN{}}
 	for i := range n {
 		w.wg.Go(func() { w.writer(ctx, i, pause) })
 	}
@@ -147,12 +150,19 @@ func (w *workload) transaction(conn *pgx.Conn, rnd *rand.Rand, prefix string) er
 		w.note(w.undone, undo)
 		return err
 	}
+	var after pglogrepl.LSN
+	lost := conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&after)
 	w.note(w.committed, keep)
 	w.note(w.undone, undo)
 	w.mu.Lock()
 	w.newest = max(w.newest, before)
+	if lost == nil {
+		for _, id := range keep {
+			w.ended[id] = after
+		}
+	}
 	w.mu.Unlock()
-	return nil
+	return lost
 }
 
 func (w *workload) note(m map[string]bool, ids []string) {
