@@ -37,7 +37,7 @@ type lane struct {
 	pause   int64 // counts pauses, so that an old timer is told from a new one
 
 	attempts  int  // failed ones in a row of the head
-	alone     bool // was slow: travels alone until it is quick again
+	company   int  // after a slow request: with how many lanes it may travel; 0: any
 	warned    bool // its failing was logged
 	halted    *sink.Refusal
 	lastErr   error

@@ -59,7 +59,7 @@ func (s *Sink) sender(node int32) *sender {
 
 // push queues a ready lane.
 func (w *sender) push(ln *lane) {
-	if ln.attempts > 0 || ln.alone {
+	if ln.attempts > 0 || ln.company > 0 {
 		w.suspects = append(w.suspects, ln)
 	} else {
 		w.ready = append(w.ready, ln)
@@ -119,15 +119,17 @@ func (w *sender) take() (group []flight, probe bool) {
 // gather takes the heads of the first lanes of queue, as many as one request
 // may hold.
 func (w *sender) gather(queue []*lane) (group []flight, rest []*lane) {
-	bytes, used := 0, 0
+	bytes, used, room := 0, 0, maxRequestLanes
 	for _, ln := range queue {
 		if ln.state != laneReady || ln.node != w.node || len(ln.queue) == 0 {
 			used++ // it moved on otherwise
 			continue
 		}
 		size := ln.queue[0].size()
-		full := bytes+size > maxRequestBytes || len(group) == maxRequestLanes
-		if len(group) > 0 && (full || ln.alone || group[0].lane.alone) {
+		if ln.company > 0 {
+			room = min(room, ln.company)
+		}
+		if len(group) > 0 && (bytes+size > maxRequestBytes || len(group) >= room) {
 			break
 		}
 		used++
@@ -241,12 +243,17 @@ func tell(b *batch) {
 	}
 }
 
-// judge finds the lanes that make requests slow: after a slow request each of
-// its lanes travels alone, until it is quick.
+// judge finds the lanes that make requests slow: after a slow request its lanes
+// travel in groups of half the size, until they are quick. So a partition that is
+// slow by itself is alone after a few rounds, and the others are free.
 func (w *sender) judge(group []flight, took time.Duration, good int) {
 	slow := took > max(slowAtLeast, slowFactor*w.usual)
+	company := 0
+	if slow {
+		company = max(1, len(group)/2)
+	}
 	for _, f := range group {
-		f.lane.alone = slow
+		f.lane.company = company
 	}
 	if good > 0 {
 		w.usual += (took - w.usual) / 8
