@@ -2,6 +2,7 @@ package pgserver_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 
 func start(t *testing.T, opts pgserver.Options) *pgserver.Server {
 	t.Helper()
+	if opts.Version == "" {
+		opts.Version = os.Getenv("CDC_RELAY_TEST_PG_VERSION")
+	}
 	began := time.Now()
 	s, err := pgserver.Start(context.Background(), opts)
 	if err != nil {
