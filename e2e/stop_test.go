@@ -50,7 +50,7 @@ func TestE2E_CleanStop(t *testing.T) {
 	}
 	w.Stop()
 	last := r.startReady(t)
-	r.waitCaughtUp(t, time.Minute)
+	r.waitCaughtUp(t, 4*time.Minute)
 	if code := last.Terminate(t, 30*time.Second); code != 0 {
 		bad++
 	}

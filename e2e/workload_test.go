@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,8 @@ type workload struct {
 	pg   *e2e.PG
 	stop context.CancelFunc
 	wg   sync.WaitGroup
+
+	paused atomic.Bool
 
 	mu        sync.Mutex
 	committed map[string]bool
@@ -54,6 +57,12 @@ func (w *workload) Stop() {
 	w.wg.Wait()
 }
 
+// Pause lets the writers rest once the transactions in hand are done.
+func (w *workload) Pause() { w.paused.Store(true) }
+
+// Resume lets them go on.
+func (w *workload) Resume() { w.paused.Store(false) }
+
 func (w *workload) writer(ctx context.Context, n int, pause time.Duration) {
 	rnd := rand.New(rand.NewPCG(uint64(n), 1))
 	for i := 0; ctx.Err() == nil; {
@@ -63,6 +72,10 @@ func (w *workload) writer(ctx context.Context, n int, pause time.Duration) {
 			continue
 		}
 		for ctx.Err() == nil {
+			if w.paused.Load() {
+				sleep(ctx, 20*time.Millisecond)
+				continue
+			}
 			i++
 			if err := w.transaction(conn, rnd, fmt.Sprintf("w%d-%d", n, i)); err != nil {
 				break
