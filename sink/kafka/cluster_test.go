@@ -69,16 +69,31 @@ func openSink(t testing.TB, addrs []string, change func(*Config)) *Sink {
 		if t.Failed() {
 			return
 		}
-		// The fake cluster lives on; its goroutines follow the connections.
-		eventually(t, "every goroutine of the sink ends", func() bool {
-			return goleak.Find(before, goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*broker).listen"),
-				goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).read"),
-				goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).read.func1"),
-				goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*clientConn).write"),
-				goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*Cluster).run")) == nil
-		})
+		noLeak(t, before)
 	})
 	return s
+}
+
+// noLeak waits until no goroutine of the sink is left. The server lives on, and
+// its goroutines follow the connections.
+func noLeak(t testing.TB, before goleak.Option) {
+	t.Helper()
+	const fake = "github.com/twmb/franz-go/pkg/kfake."
+	opts := []goleak.Option{before}
+	for _, f := range []string{fake + "(*broker).listen", fake + "(*clientConn).read", fake + "(*clientConn).read.func1",
+		fake + "(*clientConn).write", fake + "(*Cluster).run", "os/exec.(*Cmd).Wait"} {
+		opts = append(opts, goleak.IgnoreAnyFunction(f))
+	}
+	deadline := time.Now().Add(testTimeout)
+	for {
+		err := goleak.Find(opts...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func testLog(t testing.TB) *zap.Logger {

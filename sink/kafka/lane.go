@@ -38,7 +38,8 @@ type lane struct {
 
 	attempts  int  // failed ones in a row of the head
 	company   int  // after a slow request: with how many lanes it may travel; 0: any
-	warned    bool // its failing was logged
+	warned    bool // its failing was noted in the log, or left out there by the limit
+	logged    bool // its failing was logged: so will be its recovery
 	halted    *sink.Refusal
 	lastErr   error
 	since     time.Time // since when it fails or is halted
@@ -87,7 +88,7 @@ func (ln *lane) replaceHead(parts []*batch) {
 
 // ok forgets that the lane was failing.
 func (ln *lane) ok() {
-	ln.attempts, ln.warned = 0, false
+	ln.attempts, ln.warned, ln.logged = 0, false, false
 	ln.lastErr, ln.halted, ln.since = nil, nil, time.Time{}
 }
 

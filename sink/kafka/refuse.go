@@ -151,7 +151,7 @@ func (s *Sink) denied(ln *lane, err error, now time.Time) {
 	var rec sink.Record
 	r := s.refusal(ln, ln.queue[0], fmt.Errorf("this user may not write to the topic; grant WRITE and DESCRIBE on it, then it goes on by itself: %w", err), &rec)
 	ln.halted = &r
-	ln.warned = true
+	ln.warned, ln.logged = true, true
 	s.cfg.Log.Error("topic-partition is halted: the privilege to write is missing", zap.String("topic", r.Topic),
 		zap.Int32("partition", r.Partition), zap.Error(err))
 }

@@ -171,7 +171,7 @@ func (s *Sink) notFound(t *topic, err error, now time.Time) {
 
 // found takes over the partitions of t, and moves on the lanes that waited.
 func (s *Sink) found(t *topic, parts []broker.Partition, now time.Time) {
-	if t.err != nil && t.count == 0 && t.hold.warned {
+	if t.err != nil && t.count == 0 && t.hold.logged {
 		s.cfg.Log.Info("topic found", zap.String("topic", t.name), zap.Int("partitions", len(parts)))
 	}
 	t.err = nil
