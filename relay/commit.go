@@ -75,7 +75,7 @@ func (s *session) commitOnce(ctx context.Context, saved *time.Time) (wait time.D
 		return 0, nil
 	}
 	if ctx.Err() != nil {
-		return 0, nil
+		return 0, err // the end of the background work; finish saves
 	}
 	class, code := classify(err)
 	s.r.count(class, code)
@@ -97,12 +97,14 @@ func (s *session) nextMark(wm pglogrepl.LSN) checkpoint.Mark {
 
 // save makes m durable and remembers it.
 func (s *session) save(ctx context.Context, m checkpoint.Mark) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	sctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	m.SavedAt = time.Now().UTC()
-	if err := s.r.deps.Store.Save(ctx, m); err != nil {
+	if err := s.r.deps.Store.Save(sctx, m); err != nil {
 		err = fmt.Errorf("save the mark %s of slot %q: %w", m.LSN, m.Slot, err)
-		s.noteSaveError(err)
+		if ctx.Err() == nil {
+			s.noteSaveError(err)
+		}
 		return err
 	}
 	if f := s.saveError.Swap(nil); f != nil {

@@ -135,7 +135,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.sink = sk
 	r.mu.Unlock()
-	defer sk.Close()
+	defer func() { _ = sk.Close() }()
 	return r.sessions(ctx)
 }
 
