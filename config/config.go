@@ -46,7 +46,7 @@ type Source struct {
 	SilenceTimeout     time.Duration `yaml:"silence_timeout" default:"15s" doc:"A connection on which the server says nothing for this long is given up; it is asked for a sign of life three times before."`
 	WatchInterval      time.Duration `yaml:"watch_interval" default:"3s" doc:"How often slot, publication and tables are looked at."`
 	LogicalDecodingMem string        `yaml:"logical_decoding_work_mem" doc:"Server memory for decoding on this connection, such as 256MB; empty leaves the server's setting."`
-	WalSenderTimeout   string        `yaml:"wal_sender_timeout" doc:"wal_sender_timeout on this connection, such as 60s; empty leaves the server's setting."`
+	WalSenderTimeout   time.Duration `yaml:"wal_sender_timeout" default:"0s" doc:"wal_sender_timeout on this connection; 0s takes silence_timeout. At most one and a half times that: a server that is busy decoding looks for its client only every half of it."`
 	Failover           bool          `yaml:"failover" default:"false" doc:"Create the slot with FAILOVER, so that standbys can take it over (PostgreSQL 17 and newer)."`
 }
 

@@ -56,7 +56,6 @@ func (c Config) problems() Problems {
 var (
 	slotName   = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 	memorySize = regexp.MustCompile(`^\d+\s*(B|kB|MB|GB|TB)?$`)
-	serverTime = regexp.MustCompile(`^\d+\s*(us|ms|s|min|h|d)?$`)
 	topicName  = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 )
 
@@ -89,8 +88,8 @@ func (v *validator) source(s Source) {
 	}
 	v.check(s.LogicalDecodingMem == "" || memorySize.MatchString(s.LogicalDecodingMem), "source.logical_decoding_work_mem",
 		"%q is not a size as PostgreSQL writes it, such as 256MB", s.LogicalDecodingMem)
-	v.check(s.WalSenderTimeout == "" || serverTime.MatchString(s.WalSenderTimeout), "source.wal_sender_timeout",
-		"%q is not a time as PostgreSQL writes it, such as 60s", s.WalSenderTimeout)
+	v.check(s.WalSenderTimeout >= 0 && (s.SilenceTimeout <= 0 || 2*s.WalSenderTimeout <= 3*s.SilenceTimeout), "source.wal_sender_timeout",
+		"%s must not be negative, and at most one and a half times source.silence_timeout, %s", s.WalSenderTimeout, s.SilenceTimeout)
 	v.positive("source.status_interval", s.StatusInterval)
 	v.positive("source.silence_timeout", s.SilenceTimeout)
 	v.positive("source.watch_interval", s.WatchInterval)

@@ -43,7 +43,6 @@ type world struct {
 
 	// Of the running relay.
 	s      *session
-	at     int // next message to send
 	queued []replication.Message
 	held   []heldRecord
 	tx     pglogrepl.LSN // commit LSN of the transaction in hand

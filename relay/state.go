@@ -5,8 +5,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/jackc/pglogrepl"
-
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/preflight"
@@ -51,12 +49,6 @@ func (r *Relay) noteMark(m checkpoint.Mark) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lastMark = m
-}
-
-func (r *Relay) serverLSN() pglogrepl.LSN {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.server.current
 }
 
 // Status returns a snapshot.

@@ -96,7 +96,9 @@ func TestFrameReader_GivesALargeBufferBack(t *testing.T) {
 	frames = append(frames, xlog(1, make([]byte, 4<<20)))
 	for i := range 4 * shrinkAfter {
 		b := make([]byte, rng.IntN(8<<10))
-		binary.PutVarint(append(b, make([]byte, 10)...), int64(i))
+		for j := range b {
+			b[j] = byte(i + j)
+		}
 		frames = append(frames, xlog(2, b))
 	}
 	f := newFrameReader(bytes.NewReader(bytes.Join(frames, nil)))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"go.uber.org/zap"
 
@@ -87,8 +88,8 @@ func relayConfig(cfg config.Config) relay.Config {
 	if v := cfg.Source.LogicalDecodingMem; v != "" {
 		params["logical_decoding_work_mem"] = v
 	}
-	if v := cfg.Source.WalSenderTimeout; v != "" {
-		params["wal_sender_timeout"] = v
+	if v := cfg.Source.WalSenderTimeout; v > 0 {
+		params["wal_sender_timeout"] = fmt.Sprintf("%dms", v.Milliseconds())
 	}
 	return relay.Config{
 		Connect: cfg.Source.Connect, Slot: cfg.Source.Slot, Publication: cfg.Source.Publication,
