@@ -71,6 +71,9 @@ func (p *pool) give(b []byte) {
 // trim lets go of empty buffers, but one of class spare, until n bytes are freed
 // or none is left.
 func (p *pool) trim(n int64, spare int) {
+	if n <= 0 {
+		return
+	}
 	for class, l := range p.free {
 		stay := 0
 		if class == spare {

@@ -128,18 +128,27 @@ func (s *Sink) makeRoom(ln *lane, in *incoming, force bool) bool {
 	}
 	g := s.plan(ln, b, in, size, limit)
 	if g != (growth{}) {
-		if extra := s.extra(b, g); !force && !s.fits(extra, g.class) {
+		if extra := s.extra(b, g, s.factorOf(ln)); !force && !s.fits(extra, g.class) {
 			if ln.open == nil {
 				s.pool.release(b)
 			}
 			return false
 		}
-		s.grow(b, g)
+		s.grow(b, g, s.factorOf(ln))
 	}
 	if ln.open == nil {
 		ln.push(b)
 	}
 	return true
+}
+
+// factorOf is by how much the buffers of the lane's batches count: room for the
+// compressed copy, and in hold for the copy that spread makes.
+func (s *Sink) factorOf(ln *lane) int64 {
+	if ln == ln.topic.hold {
+		return s.factor + 1
+	}
+	return s.factor
 }
 
 // limit is the size at which a batch of the lane is sealed.
@@ -172,16 +181,16 @@ func (s *Sink) plan(ln *lane, b *batch, in *incoming, size, limit int) (g growth
 func (s *Sink) share() int { return int(s.cfg.BudgetBytes / int64(4*(s.active+1))) }
 
 // extra is by how much g raises what is counted.
-func (s *Sink) extra(b *batch, g growth) int64 {
+func (s *Sink) extra(b *batch, g growth, factor int64) int64 {
 	n := int64(0)
 	if b.counted == 0 { // a new batch: also what it brings from its last use
-		n = b.cost(s.factor)
+		n = b.cost(factor)
 	}
 	if g.class > 0 {
 		if !s.pool.has(g.class) {
 			n += int64(g.class)
 		}
-		n += (s.factor - 1) * int64(g.class-cap(b.enc.buf))
+		n += (factor - 1) * int64(g.class-cap(b.enc.buf))
 	}
 	if g.notes > 0 {
 		n += int64(g.notes - cap(b.notes))
@@ -204,7 +213,7 @@ func (s *Sink) fits(extra int64, class int) bool {
 	return over <= 0 || s.records == 0
 }
 
-func (s *Sink) grow(b *batch, g growth) {
+func (s *Sink) grow(b *batch, g growth, factor int64) {
 	if g.class > 0 {
 		buf := s.pool.take(g.class)
 		if b.enc.buf == nil {
@@ -219,12 +228,12 @@ func (s *Sink) grow(b *batch, g growth) {
 	if g.runs > 0 {
 		b.runs = append(make([]run, 0, g.runs), b.runs...)
 	}
-	s.pool.recount(b, s.factor)
+	s.pool.recount(b, factor)
 }
 
 // spread moves the records of hold to the lanes that they belong to, in order.
-// The number of partitions is known. The memory of one batch is in use twice
-// meanwhile.
+// The number of partitions is known. Room for the
+// copies was kept: see factorOf.
 func (s *Sink) spread(t *topic) {
 	hold := t.hold
 	hold.close()
@@ -240,6 +249,7 @@ func (s *Sink) spread(t *topic) {
 		s.uncount(hold, b.records())
 		hold.pop()
 		s.pool.release(b)
+		s.pool.trim(s.pool.total()-s.cfg.BudgetBytes, 0)
 	}
 	hold.state = laneIdle
 	hold.ok()

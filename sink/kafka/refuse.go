@@ -50,7 +50,7 @@ func (s *Sink) split(b *batch, cuts []int32) []*batch {
 		in := incoming{timestamp: e.raw.timestamp, tail: len(e.raw.tail), note: e.note, run: e.run}
 		size := part.enc.recordSize(in.timestamp, in.tail)
 		var lone lane
-		s.grow(part, s.plan(&lone, part, &in, size, b.size()))
+		s.grow(part, s.plan(&lone, part, &in, size, b.size()), s.factor)
 		part.enc.appendTail(in.timestamp, e.raw.tail)
 		part.notes = in.note.append(part.notes)
 		part.addRun(in.run)

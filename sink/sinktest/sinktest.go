@@ -56,16 +56,18 @@ func Run(t *testing.T, open func(t *testing.T) Peer) {
 		t.Run(c.name, func(t *testing.T) {
 			before := goleak.IgnoreCurrent()
 			p := open(t)
+			defer func() { // also when the test fails
+				if err := p.Sink.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+				if p.Cleanup != nil {
+					p.Cleanup()
+				}
+				if !t.Failed() {
+					noLeak(t, before)
+				}
+			}()
 			c.test(t, p)
-			if err := p.Sink.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-			if p.Cleanup != nil {
-				p.Cleanup()
-			}
-			if !t.Failed() {
-				noLeak(t, before)
-			}
 		})
 	}
 }
