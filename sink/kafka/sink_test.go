@@ -2,8 +2,10 @@ package kafka
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -147,5 +149,38 @@ func TestSink_MemoryIsCounted(t *testing.T) {
 			publish(t, s, numbered("t", 1, 2), sink.Ack{To: acks, Tx: 99})
 			drain(t, s)
 		})
+	}
+}
+
+func TestSink_MemoryIsCountedWhileATopicIsMissing(t *testing.T) {
+	kf := startKafka(t, kfake.NumBrokers(1), kfake.SleepOutOfOrder())
+	const budget = 2 << 20
+	s := openSink(t, kf.ListenAddrs(), func(c *Config) { c.BudgetBytes, c.MaxBatchBytes = budget, 64<<10 })
+	acks, taken := newAckLog(), 0
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		rec := numbered("later", sink.PartitionByKey, taken)
+		rec.Value = bytes.Repeat([]byte("x"), 300)
+		err := s.Publish(ctx, rec, sink.Ack{To: acks, Tx: 1})
+		cancel()
+		if err != nil {
+			break
+		}
+		taken++
+	}
+	release := holdProduce(kf)
+	createTopic(t, kf.ListenAddrs(), "later", 4)
+	eventually(t, "the records are spread", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.topics["later"].records == taken
+	})
+	if n := s.Stats().InFlightBytes; n > budget {
+		t.Errorf("%d bytes in flight, the budget is %d", n, budget)
+	}
+	release()
+	drain(t, s)
+	if acks.sum() != taken || taken < 1000 {
+		t.Fatalf("%d acks for %d records", acks.sum(), taken)
 	}
 }
