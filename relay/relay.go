@@ -128,8 +128,13 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	r.router = router
-	sk, err := r.deps.OpenSink(ctx, r.refused)
-	if err != nil {
+	octx, done := r.untilStop(ctx)
+	sk, err := r.deps.OpenSink(octx, r.refused)
+	done()
+	switch {
+	case err != nil && errors.Is(context.Cause(octx), errStopped):
+		return nil
+	case err != nil:
 		return fmt.Errorf("open the sink: %w", err)
 	}
 	r.mu.Lock()
@@ -198,6 +203,25 @@ func (r *Relay) stoppedBetween(err error) error {
 // Stop asks for a clean stop and returns at once; Run returns when it is done or
 // after Config.ShutdownTimeout. Calling it again changes nothing.
 func (r *Relay) Stop() { r.stopOnce.Do(func() { close(r.stopping) }) }
+
+// untilStop returns a context that ends with Stop, with the cause errStopped: for
+// what need not be done once a stop is asked for. done ends the watch, and the
+// context.
+func (r *Relay) untilStop(ctx context.Context) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-r.stopping:
+			cancel(errStopped)
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		wg.Wait()
+	}
+}
 
 func (r *Relay) isStopping() bool {
 	select {
