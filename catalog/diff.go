@@ -15,12 +15,18 @@ type Diff struct {
 	// Replaced tables are still published, but are not the same: dropped and
 	// created again.
 	Replaced []checkpoint.Identity
+	// Changed tables are published in another way: with another row filter or column
+	// list.
+	Changed []checkpoint.Identity
 	// Missing tables are not published any more.
 	Missing []checkpoint.Identity
 	// Added tables are published and were not recorded.
 	Added []checkpoint.Identity
 	// Detached partitions are not covered any more: detached, or dropped.
 	Detached []checkpoint.Identity
+	// Interrupted tables and partitions are published as before, but were not for a
+	// while: taken out and put in again, detached and attached again.
+	Interrupted []checkpoint.Identity
 	// Attached partitions are new; rows that were in them before are not sent.
 	Attached []checkpoint.Identity
 }
@@ -28,7 +34,7 @@ type Diff struct {
 // Broken tells whether rows that should have been sent may not have been; an
 // added table and an attached or detached partition alone do not break a stream.
 func (d Diff) Broken() bool {
-	return d.Publication != "" || len(d.Replaced) > 0 || len(d.Missing) > 0
+	return d.Publication != "" || len(d.Replaced) > 0 || len(d.Changed) > 0 || len(d.Missing) > 0 || len(d.Interrupted) > 0
 }
 
 // Empty tells whether nothing differs.
@@ -47,7 +53,9 @@ func (d Diff) String() string {
 		what string
 	}{
 		{d.Replaced, "table %s was dropped and created again"},
+		{d.Changed, "table %s is published in another way"},
 		{d.Missing, "table %s is not published any more"},
+		{d.Interrupted, "%s was not published for a while"},
 		{d.Added, "table %s was added"},
 		{d.Detached, "partition %s was detached or dropped"},
 		{d.Attached, "partition %s was attached"},
@@ -75,8 +83,11 @@ func Compare(publication checkpoint.Identity, relations []checkpoint.Identity, n
 	for _, old := range relations {
 		known[old.OID] = true
 		if old.Root != 0 {
-			if id, ok := byOID[old.OID]; !ok || id.Root != old.Root {
+			switch id, ok := byOID[old.OID]; {
+			case !ok || id.Root != old.Root:
 				d.Detached = append(d.Detached, old)
+			case id.Interrupted(old):
+				d.Interrupted = append(d.Interrupted, id)
 			}
 			continue
 		}
@@ -86,6 +97,10 @@ func Compare(publication checkpoint.Identity, relations []checkpoint.Identity, n
 			d.Missing = append(d.Missing, old)
 		case id.OID != old.OID:
 			d.Replaced = append(d.Replaced, id)
+		case id.Def != old.Def:
+			d.Changed = append(d.Changed, id)
+		case id.Interrupted(old):
+			d.Interrupted = append(d.Interrupted, id)
 		}
 	}
 	for _, id := range now.Relations {
@@ -110,6 +125,8 @@ func comparePublication(old, now checkpoint.Identity) string {
 		return fmt.Sprintf("publication %q was dropped and created again", now.Name)
 	case old.Def != now.Def:
 		return fmt.Sprintf("publication %q was changed from (%s) to (%s)", now.Name, old.Def, now.Def)
+	case now.Interrupted(old):
+		return fmt.Sprintf("publication %q was altered, and is as it was (%s)", now.Name, now.Def)
 	default:
 		return ""
 	}

@@ -7,8 +7,8 @@ import (
 )
 
 func TestCompare_TellsABrokenStreamFromAnExpectedChange(t *testing.T) {
-	pub := checkpoint.Identity{OID: 1, Name: "p", Def: "insert=true"}
-	was := []checkpoint.Identity{{OID: 10, Name: "a.t"}, {OID: 20, Name: "a.part"}, {OID: 21, Name: "a.part1", Root: 20}}
+	pub := checkpoint.Identity{OID: 1, Name: "p", Def: "insert=true", Version: "700"}
+	was := []checkpoint.Identity{{OID: 10, Name: "a.t", Version: "50"}, {OID: 20, Name: "a.part"}, {OID: 21, Name: "a.part1", Root: 20}}
 	for _, c := range []struct {
 		name   string
 		pub    checkpoint.Identity
@@ -22,6 +22,10 @@ func TestCompare_TellsABrokenStreamFromAnExpectedChange(t *testing.T) {
 		{"publication again", checkpoint.Identity{OID: 2, Name: "p", Def: "insert=true"}, was, `publication "p" was dropped and created again`, true},
 		{"publication altered", checkpoint.Identity{OID: 1, Name: "p", Def: "insert=false"}, was,
 			`publication "p" was changed from (insert=true) to (insert=false)`, true},
+		{"publication altered and altered back", checkpoint.Identity{OID: 1, Name: "p", Def: "insert=true", Version: "701"}, was,
+			`publication "p" was altered, and is as it was (insert=true)`, true},
+		{"table taken out and put in", pub, []checkpoint.Identity{{OID: 10, Name: "a.t", Version: "51"}, was[1], was[2]}, "a.t was not published for a while", true},
+		{"version not known", pub, []checkpoint.Identity{{OID: 10, Name: "a.t"}, was[1], {OID: 21, Name: "a.part1", Root: 20, Version: "9"}}, "", false},
 		{"table again", pub, []checkpoint.Identity{{OID: 11, Name: "a.t"}, was[1], was[2]}, "table a.t was dropped and created again", true},
 		{"table renamed", pub, []checkpoint.Identity{was[1], was[2]}, "table a.t is not published any more", true},
 		{"table added", pub, append([]checkpoint.Identity{{OID: 30, Name: "a.new"}}, was...), "table a.new was added", false},

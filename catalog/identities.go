@@ -12,10 +12,11 @@ import (
 // Identities are the catalog objects that the stream depends on.
 type Identities struct {
 	// Publication has OID 0 when there is none. Its Def is the canonical form of
-	// what decides whether rows of the tables are sent.
+	// what decides whether rows are sent.
 	Publication checkpoint.Identity
 	// Relations are the configured tables whose rows arrive under their name, each
-	// followed by the leaf partitions that it covers, ordered by name.
+	// followed by the leaf partitions that it covers, ordered by name. The Def of a
+	// table is its row filter and column list.
 	Relations []checkpoint.Identity
 }
 
@@ -27,7 +28,9 @@ type Identities struct {
 // and no partitioned table above it takes its rows: via root, none of those above
 // may be a member; else it must be a leaf, and one above it is enough. The
 // definition goes by column numbers and the stored expression, so that a renamed
-// column is no change.
+// column is no change. The versions are what a change leaves behind that was
+// undone: the entry of a table in a publication is made anew when it is put in
+// again or its filter changes, and so is that of a partition in its table.
 const identitiesQuery = `WITH RECURSIVE
 	pub AS (SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = $1),
 	conf AS (
@@ -44,29 +47,30 @@ const identitiesQuery = `WITH RECURSIVE
 		JOIN pg_inherits i ON i.inhrelid = up.oid
 		JOIN pg_class p ON p.oid = i.inhparent),
 	member AS (
-		SELECT up.leaf, up.oid, %s AS filter, %s AS columns
+		SELECT up.leaf, up.oid, r.oid AS entry, %s AS filter, %s AS columns
 		FROM pub CROSS JOIN up
 		LEFT JOIN pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = up.oid
 		WHERE pub.puballtables OR r.oid IS NOT NULL %s),
 	root AS (
 		SELECT conf.oid, conf.name,
-			(SELECT string_agg(def, '' ORDER BY m.oid) FROM member m, concat(
-				' filter[' || conf.name || ']=' || md5(m.filter), ' columns[' || conf.name || ']=' || m.columns) def
-			WHERE m.leaf = conf.oid) AS def
+			(SELECT string_agg(def, ' ' ORDER BY m.oid) FROM member m, concat_ws(
+				' ', 'filter=' || md5(m.filter), 'columns=' || m.columns) def
+			WHERE m.leaf = conf.oid AND def <> '') AS def,
+			(SELECT string_agg(m.entry::text, ',' ORDER BY m.oid) FROM member m WHERE m.leaf = conf.oid) AS version
 		FROM conf, pub
 		WHERE CASE WHEN pub.pubviaroot
 			THEN EXISTS (SELECT FROM member m WHERE m.leaf = conf.oid AND m.oid = conf.oid)
 				AND NOT EXISTS (SELECT FROM member m WHERE m.leaf = conf.oid AND m.oid <> conf.oid)
 			ELSE conf.relkind = 'r' AND EXISTS (SELECT FROM member m WHERE m.leaf = conf.oid) END),
 	down AS (
-		SELECT oid AS root, oid FROM root
+		SELECT oid AS root, oid, '' AS version FROM root
 		UNION ALL
-		SELECT down.root, i.inhrelid FROM down
+		SELECT down.root, i.inhrelid, concat_ws(',', nullif(down.version, ''), i.xmin) FROM down
 		JOIN pg_inherits i ON i.inhparent = down.oid
 		JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition)
-	SELECT root.name, root.oid, 0::oid, root.name, coalesce(root.def, '') FROM root
+	SELECT root.name, root.oid, 0::oid, root.name, coalesce(root.def, ''), coalesce(root.version, '') FROM root
 	UNION ALL
-	SELECT root.name, c.oid, root.oid, n.nspname || '.' || c.relname, ''
+	SELECT root.name, c.oid, root.oid, n.nspname || '.' || c.relname, '', down.version
 	FROM down JOIN root ON root.oid = down.root
 	JOIN pg_class c ON c.oid = down.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 	WHERE c.oid <> root.oid AND c.relkind <> 'p'
@@ -85,12 +89,12 @@ func (s *Session) identitiesSQL() string {
 // takes no lock on any table.
 func (s *Session) Identities(ctx context.Context, publication string, tables []TableName) (Identities, error) {
 	ids := Identities{Publication: checkpoint.Identity{Name: publication}}
-	rows, err := s.conn.Query(ctx, `SELECT oid, pubinsert, pubviaroot, puballtables FROM pg_publication WHERE pubname = $1`, publication)
+	rows, err := s.conn.Query(ctx, `SELECT oid, xmin::text, pubinsert, pubviaroot, puballtables FROM pg_publication WHERE pubname = $1`, publication)
 	if err != nil {
 		return ids, fmt.Errorf("read publication %q: %w", publication, err)
 	}
 	var insert, viaRoot, allTables bool
-	_, err = pgx.ForEachRow(rows, []any{&ids.Publication.OID, &insert, &viaRoot, &allTables}, func() error { return nil })
+	_, err = pgx.ForEachRow(rows, []any{&ids.Publication.OID, &ids.Publication.Version, &insert, &viaRoot, &allTables}, func() error { return nil })
 	if err != nil {
 		return ids, fmt.Errorf("read publication %q: %w", publication, err)
 	}
@@ -108,10 +112,9 @@ func (s *Session) Identities(ctx context.Context, publication string, tables []T
 		return ids, fmt.Errorf("read the tables of publication %q: %w", publication, err)
 	}
 	var id checkpoint.Identity
-	var order, def string
-	_, err = pgx.ForEachRow(rows, []any{&order, &id.OID, &id.Root, &id.Name, &def}, func() error {
+	var order string
+	_, err = pgx.ForEachRow(rows, []any{&order, &id.OID, &id.Root, &id.Name, &id.Def, &id.Version}, func() error {
 		ids.Relations = append(ids.Relations, id)
-		ids.Publication.Def += def
 		return nil
 	})
 	if err != nil {

@@ -131,3 +131,14 @@ func (s *Session) MayFollowSlot(ctx context.Context, publication, slot string) (
 	}
 	return may, nil
 }
+
+// CreatePublicationSQL is the statement by which the publication of these tables
+// is made.
+func CreatePublicationSQL(name string, tables []TableName) string {
+	quoted := make([]string, len(tables))
+	for i, t := range tables {
+		quoted[i] = t.SQL()
+	}
+	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true)",
+		Ident(name), strings.Join(quoted, ", "))
+}

@@ -69,9 +69,11 @@ func TestIdentities_TellATableThatLeftThePublication(t *testing.T) {
 	if d := diff(); d != "" {
 		t.Errorf("nothing changed: %s", d)
 	}
+	const altered = `publication "p" was altered, and is as it was (insert=true via_root=true all_tables=false)`
 	steps := []struct{ sql, diff string }{
 		{"CREATE TABLE part_3 PARTITION OF part FOR VALUES FROM ('2026-03-01') TO ('2026-04-01')", "partition public.part_3 was attached"},
 		{"DROP TABLE part_3", ""},
+		{"ALTER PUBLICATION p DROP TABLE a; ALTER PUBLICATION p ADD TABLE a", "public.a was not published for a while"},
 		{"DROP TABLE a; CREATE TABLE a (x int)", "table public.a is not published any more"},
 		{"ALTER PUBLICATION p ADD TABLE a", "table public.a was dropped and created again"},
 		{"ALTER PUBLICATION p SET (publish_via_partition_root = false)",
@@ -79,7 +81,9 @@ func TestIdentities_TellATableThatLeftThePublication(t *testing.T) {
 				"table public.a was dropped and created again; table public.part is not published any more; " +
 				"partition public.part_1 was detached or dropped; partition public.part_2a was detached or dropped"},
 		{"ALTER PUBLICATION p SET (publish_via_partition_root = true); ALTER TABLE part DETACH PARTITION part_1",
-			"table public.a was dropped and created again; partition public.part_1 was detached or dropped"},
+			altered + "; table public.a was dropped and created again; partition public.part_1 was detached or dropped"},
+		{"ALTER TABLE part ATTACH PARTITION part_1 FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
+			altered + "; table public.a was dropped and created again; public.part_1 was not published for a while"},
 	}
 	for _, step := range steps {
 		exec(t, db, step.sql)
@@ -220,7 +224,7 @@ func TestIdentities_SeeFiltersAndColumnListsButNotRenames(t *testing.T) {
 	}
 	exec(t, db, "CREATE PUBLICATION p FOR TABLE a (x) WHERE (x > 1)")
 	def := func() string {
-		return must[catalog.Identities](t)(s.Identities(t.Context(), "p", []catalog.TableName{{Schema: "public", Name: "a"}})).Publication.Def
+		return must[catalog.Identities](t)(s.Identities(t.Context(), "p", []catalog.TableName{{Schema: "public", Name: "a"}})).Relations[0].Def
 	}
 	seen := map[string]string{}
 	for _, sql := range []string{"SELECT 1", "ALTER PUBLICATION p SET TABLE a (x) WHERE (x > 2)",

@@ -50,7 +50,7 @@ func (r *report) walStatus(f Facts) {
 	fix := "get the relay and Kafka going, or raise max_slot_wal_keep_size before the slot is lost"
 	switch {
 	case s.Lost():
-		r.fails("slot wal_status", preflight.Lost(s.Name, s, f.Mark.LSN, f.Server.CurrentLSN), "")
+		r.fails("slot wal_status", preflight.Lost(s.Name, s, f.Server.VersionNum, f.Mark.LSN, f.Server.CurrentLSN), "")
 	case s.WALStatus == "unreserved":
 		r.add("slot wal_status", Fail, fix, "unreserved: the slot will be lost at the next checkpoint%s", retained)
 	case s.WALStatus == "extended":

@@ -39,7 +39,10 @@ type Identity struct {
 	OID  uint32 `json:"oid"`
 	Name string `json:"name"`           // schema-qualified for a relation
 	Root uint32 `json:"root,omitempty"` // OID of the partitioned table that a partition belongs to
-	Def  string `json:"def,omitempty"`  // publication: what it publishes, in a canonical form
+	Def  string `json:"def,omitempty"`  // publication: what it publishes; relation: how it is published; in a canonical form
+	// Version tells a change that was undone: of a publication its settings, of a
+	// table its membership, of a partition its attachment. Empty means unknown.
+	Version string `json:"version,omitempty"`
 }
 
 // Gap is a range of WAL, or of rows, that may never have been published.
@@ -67,3 +70,9 @@ type Store interface {
 
 // ErrStale is returned by Save for a mark that would go back within its epoch.
 var ErrStale = errors.New("mark would go back")
+
+// Interrupted tells whether id, once found as was, has changed since although it
+// looks the same.
+func (id Identity) Interrupted(was Identity) bool {
+	return id.Version != was.Version && id.Version != "" && was.Version != ""
+}

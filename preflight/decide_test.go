@@ -46,7 +46,7 @@ var refusals = []refusal{
 	{"mark of another cluster", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Mark.SystemID = "6999" }, []string{"7001", "6999", mark}},
 
 	{"physical slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Type = "physical" }, []string{"physical", confirmed, mark, "source.slot"}},
-	{"other plugin", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Plugin = "wal2json" }, []string{`"wal2json"`, confirmed, mark, "setup"}},
+	{"other plugin", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Plugin = "wal2json" }, []string{`"wal2json"`, confirmed, mark, "adopt --lsn"}},
 	{"other plugin, no mark", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		f.Slot.Plugin = "wal2json"
 		f.HasMark, f.Mark = false, checkpoint.Mark{}
@@ -64,7 +64,7 @@ var refusals = []refusal{
 		f.HasSlot, f.HasMark = false, false
 		f.Slot, f.Mark = catalog.Slot{}, checkpoint.Mark{}
 	}, []string{`"relay"`, "run cdc-relay setup"}},
-	{"mark without slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.HasSlot, f.Slot = false, catalog.Slot{} }, []string{mark, end, "setup"}},
+	{"mark without slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.HasSlot, f.Slot = false, catalog.Slot{} }, []string{mark, end, "adopt --lsn"}},
 	{"slot without mark", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.HasMark, f.Mark = false, checkpoint.Mark{} }, []string{confirmed, "7001", "adopt --lsn 0/A0", "setup --existing-slot"}},
 	{"intent without slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		f.HasSlot, f.Slot = false, catalog.Slot{}
@@ -73,7 +73,7 @@ var refusals = []refusal{
 	{"intent with slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Mark.Intent, f.Mark.LSN = true, 0 }, []string{"not finished", "run cdc-relay setup again"}},
 
 	{"slot ahead of its mark", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Confirmed = 0xB8 }, []string{mark, "0/B8", "adopt --lsn 0/B8", "records the gap"}},
-	{"slot beyond the end of WAL", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Confirmed = 0x1000_00000000 }, []string{mark, "1000/0", end, "drop the slot", "setup"}},
+	{"slot beyond the end of WAL", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Confirmed = 0x1000_00000000 }, []string{mark, "1000/0", end, "drop it", "adopt --lsn"}},
 	{"slot ahead of its mark, failover", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		*f = onNewTimeline(true)
 		f.Slot.Confirmed, f.Server.CurrentLSN = 0xB8, 0xBF
@@ -85,12 +85,15 @@ var refusals = []refusal{
 	{"no publication", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		f.HasPublication, f.Publication = false, catalog.Publication{}
 		f.Identities = catalog.Identities{Publication: checkpoint.Identity{Name: "pub"}}
-	}, []string{`"pub"`, checked, end, "setup"}},
+	}, []string{`"pub"`, checked, end, "CREATE PUBLICATION", "adopt --lsn"}},
 	{"publication without inserts", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Publication.Insert = false }, []string{`ALTER PUBLICATION "pub" SET (publish = 'insert')`, checked, end}},
 	{"publication recreated", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Identities.Publication.OID = 98 }, []string{"created again", checked, end, "adopt"}},
 	{"publication changed", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		f.Identities.Publication.Def = "insert=true via_root=false"
 	}, []string{"via_root=true", "via_root=false", checked, end}},
+	{"publication altered and altered back", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
+		f.Mark.Publication.Version, f.Identities.Publication.Version = "700", "701"
+	}, []string{"was altered", "now as it was", checked, end, "adopt"}},
 	{"publication renamed", fault.Stop, func(w *preflight.Want, f *preflight.Facts) {
 		w.Publication, f.Identities.Publication.Name = "pub2", "pub2"
 	}, []string{`"pub"`, `"pub2"`, checked, end, "adopt"}},

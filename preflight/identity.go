@@ -18,6 +18,7 @@ import (
 // configuration are expected. from and to bound the WAL in doubt.
 func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Identities, gone map[uint32]bool, from, to pglogrepl.LSN) error {
 	doubt := fmt.Sprintf("rows inserted from %s to %s may not have been sent; they are still in the table", from, to)
+	const published = "publish the rows in doubt from the table, then run cdc-relay adopt, which records the gap"
 	fix := "make the publication whole, publish the rows in doubt from the table, then run cdc-relay adopt, which records the gap"
 	if pub.OID != 0 {
 		switch {
@@ -30,6 +31,8 @@ func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Id
 			return fault.Stopped(fix, "publication %q was dropped and created again; %s", pub.Name, doubt)
 		case now.Publication.Def != pub.Def:
 			return fault.Stopped(fix, "publication %q was changed (it was: %s; it is: %s); %s", pub.Name, pub.Def, now.Publication.Def, doubt)
+		case now.Publication.Interrupted(pub):
+			return fault.Stopped(published, "publication %q was altered, and is now as it was (%s), but may not have published inserts for a while; %s", pub.Name, pub.Def, doubt)
 		}
 	}
 	byOID := map[uint32]checkpoint.Identity{}
@@ -44,9 +47,13 @@ func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Id
 		is, ok := byOID[was.OID]
 		switch {
 		case ok && was.Root == 0 && is.Root == 0 && is.Name != was.Name:
-			return fault.Stopped("publish the rows in doubt from the table, then run cdc-relay adopt, which records the gap",
-				"table %s was renamed to %s, and the configuration followed; rows inserted under the old name, from %s to %s, may not be sent; they are still in the table",
+			return fault.Stopped(published, "table %s was renamed to %s, and the configuration followed; rows inserted under the old name, from %s to %s, may not be sent; they are still in the table",
 				was.Name, is.Name, from, to)
+		case ok && is.Root == was.Root && is.Def != was.Def:
+			return fault.Stopped(fix, "table %s is published by %q in another way (it was: %s; it is: %s); %s",
+				was.Name, pub.Name, was.Def, is.Def, doubt)
+		case ok && is.Root == was.Root && is.Interrupted(was):
+			return fault.Stopped(published, "%s was taken out of what publication %q publishes, and put in again; %s", was.Name, pub.Name, doubt)
 		case ok && is.Root == was.Root:
 			continue
 		}

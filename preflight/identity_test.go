@@ -27,6 +27,9 @@ func TestChanged_TellsExpectedFromBroken(t *testing.T) {
 		want string // "" : expected
 	}{
 		{name: "same", was: rels(root, leaf), now: rels(root, leaf)},
+		{name: "table taken out and put in again", was: rels(versioned(root, "1"), leaf), now: rels(versioned(root, "2"), leaf), want: "public.outbox was taken out"},
+		{name: "partition detached and attached again", was: rels(root, versioned(leaf, "1")), now: rels(root, versioned(leaf, "2")), want: "public.outbox_1 was taken out"},
+		{name: "versions not known before", was: rels(root, leaf), now: rels(versioned(root, "1"), versioned(leaf, "1"))},
 		{name: "partition attached", was: rels(root), now: rels(root, leaf)},
 		{name: "partition dropped", was: rels(root, leaf), now: rels(root), gone: map[uint32]bool{leafOID: true}},
 		{name: "partition renamed", was: rels(root, leaf), now: rels(root, checkpoint.Identity{OID: leafOID, Name: "public.old", Root: rootOID})},
@@ -65,6 +68,11 @@ func TestChanged_TellsExpectedFromBroken(t *testing.T) {
 			}
 		})
 	}
+}
+
+func versioned(id checkpoint.Identity, version string) checkpoint.Identity {
+	id.Version = version
+	return id
 }
 
 func TestChanged_IgnoresAnUnknownPublication(t *testing.T) {

@@ -63,6 +63,9 @@ type Plan struct {
 // Decide returns the plan, or why the slot must not be streamed: a *fault.Error
 // of class Stop, or Retry where time may heal it.
 func Decide(w Want, f Facts, k Known) (Plan, error) {
+	if f.Mark.LSN == 0 && !f.Mark.Intent {
+		f.HasMark = false // setup took its intent back
+	}
 	checks := []func(Want, Facts) error{
 		checkServer, checkSameServer, checkSlot, checkSlotAndMark, checkPositions, checkPublication,
 	}
@@ -118,8 +121,7 @@ func checkSlotAndMark(w Want, f Facts) error {
 	case !f.HasSlot && f.HasMark && f.Mark.Intent:
 		return fault.Stopped("run cdc-relay setup again; it finishes what it began", "setup of slot %q was begun and not finished", w.Slot)
 	case !f.HasSlot && f.HasMark:
-		return fault.Stopped(
-			"find out who dropped it; then run cdc-relay setup to begin with a new slot, and publish the rows in doubt from the table",
+		return fault.Stopped("find out who dropped it; then "+Anew(w.Slot, f.Server.VersionNum, false),
 			"slot %q does not exist, but it was published up to %s: events committed from %s to %s may be lost to the stream",
 			w.Slot, f.Mark.LSN, f.Mark.LSN, f.Server.CurrentLSN)
 	case !f.HasSlot:
@@ -151,20 +153,20 @@ func checkSlot(w Want, f Facts) error {
 	case s.Type != "logical":
 		return fault.Stopped("choose another source.slot", "slot %q is a %s slot; the relay needs a logical one; %s", w.Slot, s.Type, inDoubt)
 	case s.Plugin != "pgoutput":
-		return fault.Stopped("choose another source.slot, or drop this one, run cdc-relay setup for a new one, and publish the rows in doubt from the table",
+		return fault.Stopped("choose another source.slot, or drop this one and "+Anew(w.Slot, f.Server.VersionNum, false),
 			"slot %q has the plugin %q instead of pgoutput; %s", w.Slot, s.Plugin, inDoubt)
 	case s.Database != f.Server.Database:
 		return fault.Stopped("connect to that database, or choose another source.slot",
 			"slot %q belongs to the database %q, the connection to %q; %s", w.Slot, s.Database, f.Server.Database, inDoubt)
 	case s.TwoPhase:
-		return fault.Stopped("drop it, run cdc-relay setup for a new one (a slot must be made without two_phase), and publish the rows in doubt from the table",
+		return fault.Stopped("drop it and "+Anew(w.Slot, f.Server.VersionNum, s.Failover),
 			"slot %q has two_phase on: it would deliver transactions that are prepared and not committed; %s", w.Slot, inDoubt)
 	case s.Temporary:
 		return fault.Stopped("choose another source.slot", "slot %q is temporary and ends with its session; %s", w.Slot, inDoubt)
 	case s.Synced:
 		return &fault.Error{Class: fault.Retry, What: fmt.Sprintf("slot %q is kept in step from a primary and cannot be used before this server is promoted", w.Slot)}
 	case s.Lost():
-		return Lost(w.Slot, s, published, f.Server.CurrentLSN)
+		return Lost(w.Slot, s, f.Server.VersionNum, published, f.Server.CurrentLSN)
 	case s.Confirmed == 0:
 		return &fault.Error{Class: fault.Retry, What: fmt.Sprintf("slot %q has no confirmed position yet: it is still being created", w.Slot)}
 	}
@@ -172,13 +174,12 @@ func checkSlot(w Want, f Facts) error {
 }
 
 // Lost is the error for a slot whose WAL the server has given up.
-func Lost(slot string, s catalog.Slot, from, to pglogrepl.LSN) error {
+func Lost(slot string, s catalog.Slot, version int, from, to pglogrepl.LSN) error {
 	why := s.InvalidationReason
 	if why == "" {
 		why = "its WAL was removed; see max_slot_wal_keep_size"
 	}
-	return fault.Stopped(
-		"the rows are still in the table unless they were deleted: drop the slot, run cdc-relay setup for a new one, and publish the rows in doubt from the table",
+	return fault.Stopped("the rows are still in the table unless they were deleted: drop the slot and "+Anew(slot, version, s.Failover),
 		"slot %q is lost (%s): events committed from %s to %s may not have been published and cannot be streamed any more",
 		slot, why, from, to)
 }
@@ -194,7 +195,7 @@ func checkPositions(w Want, f Facts) error {
 			f.Timeline, w.Slot, mark.LSN, mark.Timeline, mark.LSN)
 	case slot.Confirmed > now:
 		return fault.Stopped(
-			"drop the slot, run cdc-relay setup for a new one, and publish the rows in doubt from the table: a slot cannot be moved back",
+			"a slot cannot be moved back: drop it and "+Anew(w.Slot, f.Server.VersionNum, slot.Failover),
 			"slot %q is confirmed up to %s, beyond the end of the server's WAL (%s), and was published up to %s: it would skip every event up to there, and events from %s on may never have been published",
 			w.Slot, slot.Confirmed, now, mark.LSN, mark.LSN)
 	case slot.Confirmed > mark.LSN:
@@ -213,6 +214,17 @@ func checkPositions(w Want, f Facts) error {
 	return nil
 }
 
+// Anew says how a slot that is gone is replaced where its mark is kept: setup
+// makes none beside a mark, since only adopt records the gap.
+func Anew(slot string, version int, failover bool) string {
+	return fmt.Sprintf("create it again (%s), run cdc-relay adopt --lsn with its confirmed_flush_lsn, which records the gap, and publish the rows in doubt from the table",
+		catalog.CreateSlotSQL(version, slot, failover))
+}
+
+// Repaired says how a stretch of WAL that the slot cannot decode, or in which rows
+// are missing, is passed once the publication is there.
+const Repaired = "run cdc-relay adopt --lsn with a position after that (SELECT pg_current_wal_lsn()), which records the gap, and publish the rows in doubt from the table"
+
 func adoptHint(at pglogrepl.LSN) string {
 	return fmt.Sprintf("when you know why, run cdc-relay adopt --lsn %s, which records the gap", at)
 }
@@ -221,7 +233,7 @@ func checkPublication(w Want, f Facts) error {
 	doubt := fmt.Sprintf("rows inserted from %s to %s may not be sent", inDoubtFrom(f), f.Server.CurrentLSN)
 	if !f.HasPublication {
 		return fault.Stopped(
-			"run cdc-relay setup to create it; if it was created and dropped in between, also cdc-relay adopt",
+			"create it: "+catalog.CreatePublicationSQL(w.Publication, w.Tables)+"; then "+Repaired,
 			"publication %q does not exist; %s", w.Publication, doubt)
 	}
 	p := f.Publication

@@ -318,9 +318,9 @@ func (s *session) onNotice(n *pgconn.Notice) {
 func (s *session) publicationMissing(err error) error {
 	return &fault.Error{
 		Class: fault.Stop, Err: err,
-		What: fmt.Sprintf("publication %q did not exist at this point of the WAL: it was created after the slot, or dropped and created again. Rows inserted from %s to %s may not be sent",
-			s.r.cfg.Publication, s.tracker.Watermark(), s.r.serverLSN()),
-		Fix: "create the publication before the slot: drop the slot, run cdc-relay setup for a new one (then adopt is not needed), and publish the rows in doubt from the table",
+		What: fmt.Sprintf("publication %q did not exist at this point of the WAL: it was created after the slot, or dropped. Rows inserted from %s on, until it was there, cannot be sent",
+			s.r.cfg.Publication, s.tracker.Watermark()),
+		Fix: "see that the publication is there (" + catalog.CreatePublicationSQL(s.r.cfg.Publication, tableNames(s.r.cfg.Tables)) + "), then " + preflight.Repaired,
 	}
 }
 

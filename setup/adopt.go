@@ -87,7 +87,7 @@ func (r *run) checkAdoptable(ctx context.Context) error {
 		return err
 	}
 	if r.pub.OID == 0 {
-		return fault.Stopped("run as the owner of the tables: "+createPublicationSQL(r.Publication, r.Tables)+
+		return fault.Stopped("run as the owner of the tables: "+catalog.CreatePublicationSQL(r.Publication, r.Tables)+
 			"; since the slot cannot decode rows from before that, adopt it at a position after it",
 			"publication %q does not exist", r.Publication)
 	}
@@ -161,6 +161,14 @@ func (r *run) changedGaps(ctx context.Context, ids catalog.Identities, add func(
 	}
 	for _, id := range d.Replaced {
 		add(from, now, id.Name, "the table was dropped and created again")
+	}
+	if d.Publication == "" { // else the gap of all tables covers these
+		for _, id := range d.Changed {
+			add(from, now, id.Name, "the table was published in another way")
+		}
+		for _, id := range d.Interrupted {
+			add(from, now, id.Name, "it was not published for a while")
+		}
 	}
 	for _, id := range d.Added {
 		add(0, now, id.Name, "rows inserted before the table was published")

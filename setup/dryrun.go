@@ -41,7 +41,7 @@ func dryRun(o Options) error {
 		line("")
 	}
 	line("-- 3. The publication, before the slot.")
-	line("%s;", createPublicationSQL(o.Publication, o.Tables))
+	line("%s;", catalog.CreatePublicationSQL(o.Publication, o.Tables))
 	line("")
 	line("-- 4. The slot. This waits for transactions that are open in any database.")
 	if o.Failover {

@@ -89,16 +89,6 @@ func (r *run) refuseSlot() error {
 	return nil
 }
 
-// createPublicationSQL is the statement by which Setup makes the publication.
-func createPublicationSQL(name string, tables []catalog.TableName) string {
-	quoted := make([]string, len(tables))
-	for i, t := range tables {
-		quoted[i] = t.SQL()
-	}
-	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true)",
-		catalog.Ident(name), strings.Join(quoted, ", "))
-}
-
 // ensurePublication makes the publication, or verifies the one that is there.
 func (r *run) ensurePublication(ctx context.Context) error {
 	if err := r.readPublication(ctx); err != nil {
@@ -107,7 +97,11 @@ func (r *run) ensurePublication(ctx context.Context) error {
 	if r.pub.OID != 0 {
 		return r.checkPublication()
 	}
-	create := createPublicationSQL(r.Publication, r.Tables)
+	create := catalog.CreatePublicationSQL(r.Publication, r.Tables)
+	if r.exists && r.marked && !r.mark.Intent {
+		return fault.Stopped("run as the owner of the tables: "+create+"; then `cdc-relay adopt --lsn` with a position after that, which records the gap",
+			"publication %q does not exist; rows inserted until it does cannot be decoded from slot %q", r.Publication, r.Slot)
+	}
 	if r.exists {
 		return fault.Stopped("drop the slot: SELECT pg_drop_replication_slot("+catalog.Literal(r.Slot)+"); then `cdc-relay setup`",
 			"slot %q exists and publication %q does not; made after the slot, rows in between could not be decoded", r.Slot, r.Publication)

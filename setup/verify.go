@@ -145,7 +145,7 @@ func (r *run) notePublication() {
 	name := catalog.Ident(r.Publication)
 	if r.pub.Update || r.pub.Delete || r.pub.Truncate {
 		r.say("note: publication %q publishes more than inserts, which the relay skips; less WAL is decoded after: "+
-			"ALTER PUBLICATION %s SET (publish = 'insert')", r.Publication, name)
+			"ALTER PUBLICATION %s SET (publish = 'insert'). The relay stops at that change and asks for `cdc-relay adopt`", r.Publication, name)
 	}
 	for _, t := range r.Tables {
 		pt, _ := r.pub.Table(t)
