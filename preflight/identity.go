@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -51,7 +52,7 @@ func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Id
 				was.Name, is.Name, from, to)
 		case ok && is.Root == was.Root && is.Def != was.Def:
 			return fault.Stopped(fix, "table %s is published by %q in another way (it was: %s; it is: %s); %s",
-				was.Name, pub.Name, was.Def, is.Def, doubt)
+				was.Name, pub.Name, cmp.Or(was.Def, everyRow), cmp.Or(is.Def, everyRow), doubt)
 		case ok && is.Root == was.Root && is.Interrupted(was):
 			return fault.Stopped(published, "%s was taken out of what publication %q publishes, and put in again; %s", was.Name, pub.Name, doubt)
 		case ok && is.Root == was.Root:
@@ -73,6 +74,8 @@ func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Id
 	}
 	return nil
 }
+
+const everyRow = "every row, all columns"
 
 // MatchesSynchronous tells whether synchronous_standby_names can match an
 // application name: by its name, without regard to case, or by a star. Its

@@ -29,6 +29,8 @@ func TestChanged_TellsExpectedFromBroken(t *testing.T) {
 		{name: "same", was: rels(root, leaf), now: rels(root, leaf)},
 		{name: "table taken out and put in again", was: rels(versioned(root, "1"), leaf), now: rels(versioned(root, "2"), leaf), want: "public.outbox was taken out"},
 		{name: "partition detached and attached again", was: rels(root, versioned(leaf, "1")), now: rels(root, versioned(leaf, "2")), want: "public.outbox_1 was taken out"},
+		{name: "row filter added", was: rels(versioned(root, "1"), leaf), now: rels(checkpoint.Identity{OID: rootOID, Name: "public.outbox", Def: "filter=x", Version: "2"}, leaf),
+			want: `is published by "pub" in another way (it was: every row, all columns; it is: filter=x)`},
 		{name: "versions not known before", was: rels(root, leaf), now: rels(versioned(root, "1"), versioned(leaf, "1"))},
 		{name: "partition attached", was: rels(root), now: rels(root, leaf)},
 		{name: "partition dropped", was: rels(root, leaf), now: rels(root), gone: map[uint32]bool{leafOID: true}},
