@@ -223,72 +223,125 @@ func wrongSeq(t testing.TB, records []e2e.Record) int {
 	return wrong
 }
 
+// mappedColumns is a table whose mapped columns change under the relay.
+type mappedColumns struct {
+	t *testing.T
+	r *rig
+	l *ledger
+	o schemaOutcome
+}
+
+// configure maps id, key and what is given.
+func (m *mappedColumns) configure(columns string) {
+	m.r.outboxYAML = fmt.Sprintf("outbox:\n  - table: outbox\n    topic: %s\n    columns: {id: id, key: aggregateid, %s}\n", m.r.topic, columns)
+}
+
+// ends waits until the relay has ended by itself and looks whether its last words
+// name the column, the table and a position.
+func (m *mappedColumns) ends(relay *e2e.Relay, column string) {
+	m.t.Helper()
+	code := relay.WaitExit(m.t, 30*time.Second)
+	m.o.stops++
+	lines := strings.Split(strings.TrimSpace(relay.Log()), "\n")
+	last := lines[len(lines)-1]
+	if code != 1 || !strings.Contains(last, `"`+column+`"`) || !strings.Contains(last, "public.outbox") || !lsnInText.MatchString(last) {
+		m.t.Errorf("the relay ended with %d, and its last words do not name column %q of public.outbox and a position:\n%s", code, column, relay.Log())
+		m.o.unnamed++
+	}
+}
+
+// stop ends a relay that runs well, with all published.
+func (m *mappedColumns) stop(relay *e2e.Relay) {
+	m.t.Helper()
+	m.r.waitCaughtUp(m.t, 30*time.Second)
+	if code := relay.Terminate(m.t, 30*time.Second); code != 0 {
+		m.t.Errorf("the relay ended with %d", code)
+		m.o.disturbed = true
+	}
+}
+
 // mappedColumnChanges renames, drops and retypes mapped columns: the relay ends,
 // names the column, and goes on when the configuration follows.
 func mappedColumnChanges(t *testing.T) schemaOutcome {
 	r := newRig(t, rigOptions{partitions: 1, noTable: true})
 	r.pg.Exec(t, `CREATE TABLE outbox (id text, aggregateid text, kind text, payload text, part int)`)
-	var o schemaOutcome
-	mapped := func(columns string) {
-		r.outboxYAML = fmt.Sprintf("outbox:\n  - table: outbox\n    topic: %s\n    columns: {id: id, key: aggregateid, %s}\n", r.topic, columns)
-	}
-	ends := func(relay *e2e.Relay, column string) {
-		t.Helper()
-		code := relay.WaitExit(t, 30*time.Second)
-		o.stops++
-		if lines := strings.Split(strings.TrimSpace(relay.Log()), "\n"); code != 1 || !strings.Contains(lines[len(lines)-1], `"`+column+`"`) ||
-			!strings.Contains(lines[len(lines)-1], "public.outbox") {
-			t.Errorf("the relay ended with %d, and its last words do not name column %q of public.outbox:\n%s", code, column, relay.Log())
-			o.unnamed++
-		}
-	}
-	mapped("payload: payload, type: kind, partition: part")
+	m := &mappedColumns{t: t, r: r}
+	m.configure("payload: payload, type: kind, partition: part")
 	r.setup(t)
 	sampler := e2e.SampleConfirmed(t, r.pg, r.slot)
-	l := newLedger(t, r.pg, "mapped")
-
+	m.l = newLedger(t, r.pg, "mapped")
+	m.whileStreaming()
+	m.withBacklog()
+	m.withinTransaction()
 	relay := r.startReady(t)
+	m.l.put("note", "'last'")
+	r.waitCaughtUp(t, 30*time.Second)
+	records := r.k.Consume(t, r.topic)
+	m.o.rows, m.o.wrong = len(records), m.l.check(records)
+	m.o.disturbed = m.o.disturbed || !relay.Alive() || !sampler.OK()
+	return m.o
+}
+
+func (m *mappedColumns) whileStreaming() {
+	r, l := m.r, m.l
+	relay := r.startReady(m.t)
 	l.put("payload, kind, part", "'first', 'a', 0")
 	l.exec("ALTER TABLE outbox RENAME COLUMN payload TO body")
 	l.payload = "body"
 	l.put("body, kind, part", "'renamed', 'a', 0")
-	ends(relay, "payload")
+	m.ends(relay, "payload")
 	l.put("body, kind, part", "'while ended', 'a', 0")
-	ends(r.start(t), "payload") // again, until somebody acts
+	m.ends(r.start(m.t), "payload") // again, until somebody acts
 
-	mapped("payload: body, type: kind, partition: part")
-	relay = r.startReady(t)
+	m.configure("payload: body, type: kind, partition: part")
+	relay = r.startReady(m.t)
 	l.exec("ALTER TABLE outbox DROP COLUMN kind")
 	l.put("body, part", "'dropped', 0")
-	ends(relay, "kind")
+	m.ends(relay, "kind")
 
-	mapped("payload: body, partition: part")
-	relay = r.startReady(t)
+	m.configure("payload: body, partition: part")
+	relay = r.startReady(m.t)
 	l.exec("ALTER TABLE outbox ALTER part TYPE text")
 	l.put("body, part", "'retyped', '0'")
-	ends(relay, "part")
+	m.ends(relay, "part")
 
-	mapped("payload: body")
-	relay = r.startReady(t)
-	r.waitCaughtUp(t, 30*time.Second)
-	if code := relay.Terminate(t, 30*time.Second); code != 0 {
-		t.Errorf("the relay ended with %d", code)
-	}
+	m.configure("payload: body")
+	m.stop(r.startReady(m.t))
+}
+
+func (m *mappedColumns) withBacklog() {
+	r, l := m.r, m.l
 	l.put("body", "'backlog of the old shape'")
 	l.exec("ALTER TABLE outbox RENAME COLUMN body TO content")
 	l.payload = "content"
 	l.put("content", "'of the new shape'")
-	mapped("payload: content") // too early: the old rows are not published
-	ends(r.start(t), "content")
-	mapped("payload: body") // publishes those, and ends at the first new one
-	ends(r.start(t), "body")
-	mapped("payload: content")
-	relay = r.startReady(t)
-	l.put("content", "'last'")
-	r.waitCaughtUp(t, 30*time.Second)
-	records := r.k.Consume(t, r.topic)
-	o.rows, o.wrong, o.disturbed = len(records), l.check(records), !relay.Alive() || !sampler.OK()
-	return o
+	m.configure("payload: content") // too early: the old rows are not published
+	m.ends(r.start(m.t), "content")
+	m.configure("payload: body") // publishes those, and ends at the first new one
+	m.ends(r.start(m.t), "body")
+	m.configure("payload: content")
+	m.stop(r.startReady(m.t))
+}
+
+// withinTransaction renames a mapped column between the inserts of a transaction:
+// no configuration publishes it whole, so that it takes adopt to pass it.
+func (m *mappedColumns) withinTransaction() {
+	r, l := m.r, m.l
+	l.exec("BEGIN")
+	l.put("content", "'before the rename'")
+	l.exec("ALTER TABLE outbox RENAME COLUMN content TO note")
+	l.payload = "note"
+	l.put("note", "'after the rename'")
+	l.undo(1) // what adopt skips
+	l.exec("COMMIT")
+	end := r.pg.Query(m.t, "SELECT pg_current_wal_insert_lsn()")
+	m.ends(r.start(m.t), "content") // has published the first row of the two
+	m.configure("payload: note")
+	m.ends(r.start(m.t), "note")
+	if code, stdout, stderr := r.command(m.t, "adopt", "--lsn", end, "--yes"); code != 0 || !strings.Contains(stdout+stderr, "gap") {
+		m.t.Errorf("adopt ended with %d and does not tell of a gap:\n%s%s", code, stdout, stderr)
+		m.o.disturbed = true
+	}
 }
 
 // partitionedTable publishes a partitioned outbox under the root's name.

@@ -84,7 +84,12 @@ func (s *session) streamError(err error) error {
 	if fault.ClassOf(explained) != fault.Stop {
 		return explained
 	}
-	return &fault.Error{Class: fault.Stop, Err: explained, What: "the stream cannot go on " + s.place()}
+	return s.here(explained)
+}
+
+// here adds the place in the WAL to an error.
+func (s *session) here(err error) error {
+	return &fault.Error{Class: fault.ClassOf(err), Err: err, What: "the stream cannot go on " + s.place()}
 }
 
 // place says where in the WAL the reader is. The begin of a transaction comes
@@ -116,7 +121,9 @@ func (s *session) event(ctx context.Context, tx *transaction, ev decoder.Event, 
 		*tx = transaction{open: true, number: s.tracker.Begin(ev.Begin.CommitTime)}
 		tx.CommitLSN, tx.CommitTime = ev.Begin.CommitLSN, ev.Begin.CommitTime
 	case decoder.KindRelation:
-		return s.router.Relation(ev.Relation)
+		if err := s.router.Relation(ev.Relation); err != nil {
+			return s.here(err)
+		}
 	case decoder.KindInsert:
 		return s.insert(ctx, tx, ev.Row, rec)
 	case decoder.KindCommit:
@@ -153,7 +160,7 @@ func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, 
 	case err != nil && fault.ClassOf(err) == fault.Poison:
 		return s.haltReading(ctx, rec, err)
 	case err != nil:
-		return err
+		return s.here(err)
 	case !routed:
 		return nil
 	}

@@ -80,7 +80,10 @@ func (s *session) run(ctx context.Context) error {
 		cancel(err)
 	}
 	cause := context.Cause(sctx)
-	if cause == nil {
+	switch {
+	case fault.ClassOf(end) == fault.Stop:
+		cause = end // the rest only says that not all before it is confirmed; to try again would publish it for ever
+	case cause == nil:
 		cause = err
 	}
 	return s.abandon(ctx, cause)
