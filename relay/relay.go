@@ -76,7 +76,8 @@ type Relay struct {
 	stopping chan struct{} // closed once, by Stop
 	stopOnce sync.Once
 
-	// known is what the last session learned; used by Run's goroutine only.
+	// known is what the last session that streamed learned, as a whole; used by
+	// Run's goroutine only.
 	known preflight.Known
 
 	transactions, rows, bytes, reconnects atomic.Uint64
@@ -154,10 +155,12 @@ func (r *Relay) sessions(ctx context.Context) error {
 		began := time.Now()
 		streamed, err := r.runSession(ctx)
 		switch {
-		case errors.Is(err, errStopped):
+		case errors.Is(err, errStopped) && streamed:
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case r.isStopping() && !streamed && fault.ClassOf(err) != fault.Stop:
+			return r.stoppedBetween(nil)
 		case r.isStopping():
 			return r.stoppedBetween(err)
 		}

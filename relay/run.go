@@ -13,6 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/sink"
 )
 
@@ -41,52 +42,64 @@ func (s *session) run(ctx context.Context) error {
 	s.r.setState(StateStreaming, "")
 	s.log.Info("streaming", zap.Stringer("lsn", s.plan.Start), zap.Stringer("mark", s.plan.Mark.LSN), zap.Uint64("epoch", s.plan.Mark.Epoch))
 
-	// bctx is the life of the background work, sctx that of the session. A clean
-	// stop ends the first and goes on with the second.
+	// sctx is the life of the session. An end in order stops the commits, and then
+	// goes on under watch: a server that is told to stop does not wait for it.
 	sctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	bctx, endBackground := context.WithCancel(sctx)
-	defer endBackground()
-	var wg sync.WaitGroup
-	background := func(f func(context.Context) error) {
-		wg.Go(func() {
-			if err := f(bctx); err != nil && bctx.Err() == nil {
-				cancel(err)
-			}
-		})
+	background := func(tasks ...func(context.Context) error) (end func()) {
+		bctx, stop := context.WithCancel(sctx)
+		var wg sync.WaitGroup
+		for _, f := range tasks {
+			wg.Go(func() {
+				if err := f(bctx); err != nil && bctx.Err() == nil {
+					cancel(err)
+				}
+			})
+		}
+		return func() {
+			stop()
+			wg.Wait()
+		}
 	}
-	background(s.watch)
-	background(s.commit)
-	background(s.guard)
+	endWatch := background(s.watch)
+	endCommits := background(s.commit, s.guard)
 	defer context.AfterFunc(sctx, func() { s.stream.Close() })() // wakes the reader
 	pctx, stopPublishing := context.WithCancel(sctx)
 	defer stopPublishing()
 	defer s.onStop(sctx, cancel, stopPublishing)()
 
-	err := s.receive(sctx, pctx)
-	end := err // what to return once all that came before is confirmed
-	if endsInOrder(err) {
-		err = s.drain(sctx)
-	}
-	if err != nil {
-		cancel(err)
-	}
-	endBackground()
-	wg.Wait()
+	end := s.receive(sctx, pctx)
+	err := s.settle(sctx, end, endCommits)
+	endWatch()
 	if err == nil {
-		if err = s.finish(sctx); err == nil {
-			return end
-		}
-		cancel(err)
+		return end
 	}
-	cause := context.Cause(sctx)
-	switch {
-	case fault.ClassOf(end) == fault.Stop:
-		cause = end // the rest only says that not all before it is confirmed; to try again would publish it for ever
-	case cause == nil:
-		cause = err
+	cancel(err)
+	if fault.ClassOf(err) != fault.Stop {
+		err = context.Cause(sctx)
 	}
-	return s.abandon(ctx, cause)
+	return s.abandon(ctx, err)
+}
+
+// settle has all that was received before end published and confirmed, where it
+// ends in order, within ShutdownTimeout. endCommits ends the commits of the
+// background. It returns nil when that is done, and otherwise why not: end itself
+// when a person must mend it, whatever else failed meanwhile.
+func (s *session) settle(ctx context.Context, end error, endCommits func()) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.r.cfg.ShutdownTimeout, errShutdownTimeout)
+	defer cancel()
+	err := end
+	if endsInOrder(end) {
+		err = s.drain(ctx)
+	}
+	endCommits()
+	if err == nil {
+		err = s.finish(ctx)
+	}
+	if err != nil && fault.ClassOf(end) == fault.Stop {
+		return end
+	}
+	return err
 }
 
 // onStop reacts to Stop: it wakes the reader, so that it ends at the end of the
@@ -157,8 +170,6 @@ func endsInOrder(err error) bool {
 // drain waits for the acks of all that was published. A halted relay does not
 // wait for the halted lane.
 func (s *session) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.r.cfg.ShutdownTimeout, errShutdownTimeout)
-	defer cancel()
 	err := s.sink.Drain(ctx)
 	if errors.Is(err, sink.ErrHalted) {
 		return nil // finish confirms what precedes it, and says so
@@ -229,7 +240,8 @@ func (s *session) abandon(ctx context.Context, cause error) error {
 			s.log.Warn("the mark was not saved after the stream ended; some events will be published again", zap.Error(err))
 		}
 	}
-	s.r.known.Durable = min(s.tracker.Watermark(), lsnOr0(&s.durable))
+	// Both at once: what was durable is known of this run of the server alone.
+	s.r.known = preflight.Known{StartedAt: s.startedAt, Durable: min(s.tracker.Watermark(), lsnOr0(&s.durable))}
 	if errors.Is(cause, errShutdownTimeout) {
 		return fmt.Errorf("%w (%s): confirmed up to %s; what was published after it will be published again, and nothing is lost",
 			cause, s.r.cfg.ShutdownTimeout, s.stream.Confirmed())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,12 +37,14 @@ type session struct {
 	r       *Relay
 	log     *zap.Logger
 	watcher *catalog.Session // used by watch once streaming
-	plan    preflight.Plan
-	stream  stream
-	sink    sink.Sink
-	dec     *decoder.Decoder
-	router  *route.Router
-	tracker *checkpoint.Tracker
+	// startedAt is when the server of this session started.
+	startedAt time.Time
+	plan      preflight.Plan
+	stream    stream
+	sink      sink.Sink
+	dec       *decoder.Decoder
+	router    *route.Router
+	tracker   *checkpoint.Tracker
 
 	tx  transaction // in hand; receive's goroutine only, like rec
 	rec sink.Record
@@ -90,25 +91,12 @@ type saveFailure struct {
 // runSession connects, checks, streams and cleans up. streamed tells whether a
 // stream had begun.
 func (r *Relay) runSession(ctx context.Context) (streamed bool, err error) {
-	// A stop while there is no stream yet ends the attempt at once.
-	cctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	connected := make(chan struct{})
-	var guard sync.WaitGroup
-	guard.Go(func() {
-		select {
-		case <-r.stopping:
-			cancel(errStopped)
-		case <-connected:
-		case <-cctx.Done():
-		}
-	})
+	cctx, done := r.untilStop(ctx)
 	s, err := r.connect(cctx)
-	close(connected)
-	guard.Wait()
+	done()
 	if err != nil {
-		if r.isStopping() && ctx.Err() == nil {
-			return false, context.Cause(cctx)
+		if errors.Is(context.Cause(cctx), errStopped) {
+			return false, errStopped
 		}
 		return false, err
 	}
@@ -215,12 +203,13 @@ func (s *session) check(ctx context.Context, conn *replication.Conn) (preflight.
 		return preflight.Plan{}, err
 	}
 	s.r.noteServer(f)
-	plan, err := preflight.Decide(s.want(), f, s.r.known)
-	if err != nil {
-		return plan, err
-	}
-	s.r.known.StartedAt = f.Server.StartedAt
-	return plan, nil
+	return s.decide(f)
+}
+
+// decide asks for the plan, and notes which run of the server it is for.
+func (s *session) decide(f preflight.Facts) (preflight.Plan, error) {
+	s.startedAt = f.Server.StartedAt
+	return preflight.Decide(s.want(), f, s.r.known)
 }
 
 // recheck reads slot and mark again, now that nobody else can move them.
