@@ -89,6 +89,34 @@ func TestStream_FinishEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// A stop may be asked for when the stream is being ended already.
+func TestStream_FinishGoesOnAfterAnInterrupt(t *testing.T) {
+	ended, interrupted := make(chan struct{}), make(chan struct{})
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		for {
+			typ, _, err := f.read()
+			if err != nil {
+				return
+			}
+			if typ == 'c' {
+				close(ended)
+				<-interrupted
+				f.write(xlog(0x50, make([]byte, 3*frameBuffer)))
+				time.Sleep(20 * time.Millisecond) // the reader meets the interrupt
+				f.end()
+			}
+		}
+	}), func(c *Config) { c.MaxMessageBytes = 2 * frameBuffer })
+	go func() {
+		<-ended
+		s.Interrupt()
+		close(interrupted)
+	}()
+	if err := s.Finish(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStream_FinishFindsSilence(t *testing.T) {
 	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
 		for {
@@ -149,4 +177,20 @@ func TestStream_CloseWakesTheReader(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Fatal("Next still waits")
 	}
+}
+
+func TestStream_FinishAfterTheServersErrorClaimsNothing(t *testing.T) {
+	s := startStream(t, serve(t, &fakeServer{}, func(f *fakeServer) {
+		f.write(encode(&pgproto3.ErrorResponse{Severity: "ERROR", Code: "22021", Message: "invalid byte sequence"}))
+		f.write(encode(&pgproto3.ReadyForQuery{TxStatus: 'I'})) // of the error, not of the end that Finish asks for
+	}), nil)
+	within(t, 5*time.Second, "Finish", func() {
+		if _, err := s.Next(); err == nil {
+			t.Fatal("no error")
+		}
+		s.Confirm(1 << 40)
+		if err := s.Finish(t.Context()); err == nil {
+			t.Error("Finish takes the answer to the error for the answer to the last status")
+		}
+	})
 }

@@ -62,6 +62,7 @@ type Stream struct {
 	nudge    chan struct{} // capacity 1: a status is wanted now
 	writeMu  sync.Mutex    // one writer at a time
 	writeErr atomic.Pointer[error]
+	ended    error // how the server ended the stream by itself; the reader's only
 	stop     chan struct{} // closed once, by shut
 	stopOnce sync.Once
 	writer   sync.WaitGroup
@@ -121,10 +122,12 @@ func (s *Stream) Next() (Message, error) {
 		case 'N':
 			s.notice(body)
 		case 'E':
-			return Message{}, serverError(body)
+			s.ended = serverError(body)
+			return Message{}, s.ended
 		case 'S', 'A': // ParameterStatus, NotificationResponse
 		case 'c', 'C', 'Z':
-			return Message{}, ErrEnded
+			s.ended = ErrEnded
+			return Message{}, s.ended
 		default:
 			return Message{}, fmt.Errorf("the server sent a message of the unexpected type %q while streaming", typ)
 		}
@@ -314,8 +317,8 @@ func (s *Stream) Finish(ctx context.Context) error {
 	defer stop()
 	s.shut()
 	s.writer.Wait()
-	if err := s.Failed(); err != nil {
-		return err
+	if err := errors.Join(s.Failed(), s.ended); err != nil {
+		return fmt.Errorf("the last position cannot be confirmed: %w", err) // the server reads no status any more
 	}
 	if err := s.writeStatus(false); err != nil {
 		return fmt.Errorf("send the last standby status: %w", err)
@@ -338,6 +341,9 @@ func (s *Stream) awaitReady() error {
 		var big *FrameTooLargeError
 		if errors.As(err, &big) {
 			err = s.frames.discard(big.Size + 1)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) && s.takeInterrupt() {
+			continue // a stop that came when the end had begun already
 		}
 		if err != nil {
 			return err
