@@ -62,7 +62,7 @@ type Stream struct {
 	nudge    chan struct{} // capacity 1: a status is wanted now
 	writeMu  sync.Mutex    // one writer at a time
 	writeErr atomic.Pointer[error]
-	ended    error // how the server ended the stream by itself; the reader's only
+	ended    error         // how the server ended the stream by itself; the reader's only
 	stop     chan struct{} // closed once, by shut
 	stopOnce sync.Once
 	writer   sync.WaitGroup
