@@ -176,8 +176,11 @@ func checkSlot(w Want, f Facts) error {
 // Lost is the error for a slot whose WAL the server has given up.
 func Lost(slot string, s catalog.Slot, version int, from, to pglogrepl.LSN) error {
 	why := s.InvalidationReason
-	if why == "" {
+	switch why {
+	case "", "wal_removed":
 		why = "its WAL was removed; see max_slot_wal_keep_size"
+	case "idle_timeout":
+		why = "idle_timeout; see idle_replication_slot_timeout"
 	}
 	return fault.Stopped("the rows are still in the table unless they were deleted: drop the slot and "+Anew(slot, version, s.Failover),
 		"slot %q is lost (%s): events committed from %s to %s may not have been published and cannot be streamed any more",

@@ -73,6 +73,9 @@ func (s *session) watchIdentities(ctx context.Context, server catalog.Server) er
 		return err
 	}
 	if err := preflight.Changed(was.Publication, was.Relations, now, gone, was.lsn, server.CurrentLSN); err != nil {
+		if later, lerr := s.watcher.Server(ctx); lerr == nil { // the change may be younger than the position
+			err = preflight.Changed(was.Publication, was.Relations, now, gone, was.lsn, later.CurrentLSN)
+		}
 		return err
 	}
 	s.checked.Store(&checkedIdentities{Identities: now, lsn: server.CurrentLSN})
