@@ -58,6 +58,7 @@ type Stream struct {
 	confirmed   atomic.Uint64 // what the next status says
 	interrupted atomic.Bool
 	interruptMu sync.Mutex // an interrupt is made, and taken, as a whole
+	finishing   bool       // there is no Next to interrupt any more; under interruptMu
 
 	nudge    chan struct{} // capacity 1: a status is wanted now
 	writeMu  sync.Mutex    // one writer at a time
@@ -97,10 +98,13 @@ func (s *Stream) beforeRead() error {
 }
 
 // Interrupt makes a Next that waits, or the next one that would, return
-// ErrInterrupted, once.
+// ErrInterrupted, once. It does nothing to Finish.
 func (s *Stream) Interrupt() {
 	s.interruptMu.Lock()
 	defer s.interruptMu.Unlock()
+	if s.finishing {
+		return
+	}
 	s.interrupted.Store(true)
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 }
@@ -315,6 +319,9 @@ func (s *Stream) Finish(ctx context.Context) error {
 	defer s.conn.Close()
 	stop := context.AfterFunc(ctx, func() { s.conn.Close() }) // also frees a writer that is stuck
 	defer stop()
+	s.interruptMu.Lock()
+	s.finishing = true
+	s.interruptMu.Unlock()
 	s.shut()
 	s.writer.Wait()
 	if err := errors.Join(s.Failed(), s.ended); err != nil {
@@ -341,9 +348,6 @@ func (s *Stream) awaitReady() error {
 		var big *FrameTooLargeError
 		if errors.As(err, &big) {
 			err = s.frames.discard(big.Size + 1)
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) && s.takeInterrupt() {
-			continue // a stop that came when the end had begun already
 		}
 		if err != nil {
 			return err
