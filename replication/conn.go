@@ -58,6 +58,12 @@ var forced = map[string]string{
 	"idle_in_transaction_session_timeout": "0",
 }
 
+// laterTimeouts turns off the time-outs that only newer servers know, once
+// connected. PostgreSQL 17 ends a walsender in which decoding one transaction
+// takes longer than transaction_timeout: it would begin again for ever.
+const laterTimeouts = `SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings ` +
+	`WHERE name IN ('idle_session_timeout', 'transaction_timeout') AND setting <> '0'`
+
 // Conn is a replication connection that does not stream yet. It is used by one
 // goroutine.
 type Conn struct {
@@ -103,6 +109,10 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, fmt.Errorf("open a replication connection: %w", err)
 	}
 	c.pg = pg
+	if _, err := pg.Exec(ctx, laterTimeouts).ReadAll(); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("turn off the session's time-outs: %w", err)
+	}
 	return c, nil
 }
 

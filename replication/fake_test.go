@@ -139,6 +139,8 @@ func (s *fakeServer) commands() bool {
 		}
 		q := strings.TrimRight(string(body), "\x00")
 		switch {
+		case q == laterTimeouts:
+			s.write(encode(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 0")}, &pgproto3.ReadyForQuery{TxStatus: 'I'}))
 		case q == "IDENTIFY_SYSTEM":
 			s.write(encode(
 				&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{

@@ -126,6 +126,7 @@ func realSettings(t *testing.T, srv *pgserver.Server) {
 			"datestyle = 'German, DMY'", "timezone = 'Asia/Tokyo'", "bytea_output = escape", "client_encoding = LATIN1",
 			"extra_float_digits = -10", "intervalstyle = iso_8601", "client_min_messages = error",
 			"statement_timeout = '300ms'", "lock_timeout = '300ms'", "idle_in_transaction_session_timeout = '300ms'",
+			"idle_session_timeout = '300ms'",
 		} {
 			odd = append(odd, "ALTER "+on+" SET "+set)
 		}
