@@ -91,6 +91,9 @@ func ExclusiveKafka(t testing.TB, opts kafkaserver.Options) *Cluster {
 		if t.Failed() && k.Broker != nil {
 			t.Logf("log of Kafka, the end:\n%s", tailFile(k.Broker.LogPath(), 6000))
 		}
+		if c := k.Container(); t.Failed() && c != nil {
+			t.Logf("log of Kafka, the end:\n%s", c.Log())
+		}
 		if err := k.Close(); err != nil {
 			t.Errorf("stop Kafka: %v", err)
 		}
@@ -103,6 +106,9 @@ func startKafka(t testing.TB, opts kafkaserver.Options) *Cluster {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // the first time, Maven fetches the jars
 	defer cancel()
 	if Containers() {
+		if len(opts.Listeners) > 0 {
+			skip(t, "needs a broker that is no container: further listeners")
+		}
 		c, err := startKafkaContainer(ctx, opts)
 		if err != nil {
 			t.Fatalf("start Kafka in a container: %v", err)

@@ -71,6 +71,9 @@ func Postgres(t testing.TB, opts ...pgserver.Options) *PG {
 	defer cancel()
 	pg := &PG{Version: o.Version, Database: "app"}
 	if Containers() {
+		if what := unsupportedPG(o); what != "" {
+			skip(t, "needs a PostgreSQL server that is no container: "+what)
+		}
 		c, err := startPGContainer(ctx, o)
 		if err != nil {
 			t.Fatalf("start PostgreSQL in a container: %v", err)
@@ -87,11 +90,17 @@ func Postgres(t testing.TB, opts ...pgserver.Options) *PG {
 		if t.Failed() && pg.Server != nil {
 			t.Logf("log of PostgreSQL, the end:\n%s", tailFile(pg.Server.LogPath(), 6000))
 		}
+		if c := pg.Container(); t.Failed() && c != nil {
+			t.Logf("log of PostgreSQL, the end:\n%s", c.Log())
+		}
 		if err := pg.Close(); err != nil {
 			t.Errorf("stop PostgreSQL: %v", err)
 		}
 	})
 	pg.ExecOn(t, "postgres", "CREATE DATABASE app")
+	if Containers() { // the image decides
+		pg.Version = pg.Query(t, "SELECT current_setting('server_version_num')::int / 10000")
+	}
 	return pg
 }
 
