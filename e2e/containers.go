@@ -70,6 +70,7 @@ func createContainer(ctx context.Context, req testcontainers.ContainerRequest, i
 	if err != nil {
 		return nil, err
 	}
+	tclog.SetDefault(tclog.NewNoopLogger()) // no banner between the results
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("find a Docker engine (make e2e-containers starts one): %w", err)
@@ -79,7 +80,7 @@ func createContainer(ctx context.Context, req testcontainers.ContainerRequest, i
 	req.HostConfigModifier = func(h *container.HostConfig) {
 		h.PortBindings = network.PortMap{binding: {{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(port)}}}
 	}
-	c, err := testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{ContainerRequest: req, Logger: tclog.NewNoopLogger()})
+	c, err := testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{ContainerRequest: req})
 	k := &Container{c: c, docker: docker, image: req.Image, port: port}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make a container of %s: %w", req.Image, err), k.Close())

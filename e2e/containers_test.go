@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -72,7 +73,9 @@ func (o *containerOutage) away(t *testing.T, what string, take, give func() erro
 		t.Fatalf("%s: %v", what, err)
 	}
 	o.relay.WaitNotReady(t, time.Minute, "")
-	_, reason := o.relay.Ready()
+	_, body := o.relay.Ready()
+	var why struct{ Reason string }
+	_ = json.Unmarshal([]byte(body), &why)
 	noticed := time.Since(began)
 	time.Sleep(2*senderTimeout - noticed)
 	if err := give(); err != nil {
@@ -84,7 +87,7 @@ func (o *containerOutage) away(t *testing.T, what string, take, give func() erro
 	o.waitCaughtUp(t, 2*time.Minute)
 	o.outages++
 	o.slowest = max(o.slowest, recovered)
-	t.Logf("%s: not ready after %.1fs (%s), ready again %.1fs after its return", what, noticed.Seconds(), reason, recovered.Seconds())
+	t.Logf("%s: not ready after %.1fs (%s), ready again %.1fs after its return", what, noticed.Seconds(), why.Reason, recovered.Seconds())
 }
 
 func both(f, g func() error) func() error {

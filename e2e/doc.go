@@ -27,7 +27,9 @@
 //	CDC_RELAY_TEST_PG_VERSION   major version of the servers that tests start (15)
 //	CDC_RELAY_TEST_POSTGRES     DSN of a superuser on a running server to use instead; each test makes a database of its own
 //	CDC_RELAY_TEST_KAFKA        host:port of a running broker to use instead
-//	CDC_RELAY_TEST_CONTAINERS   1: containers, where a Docker engine answers
+//	CDC_RELAY_TEST_CONTAINERS   1: containers, by the Docker engine that answers; a test that needs a process is skipped
+//	CDC_RELAY_TEST_POSTGRES_IMAGE, CDC_RELAY_TEST_KAFKA_IMAGE
+//	                            their images (postgres:17 and apache/kafka:4.0.0, or what behaves like them)
 //	CDC_RELAY_TEST_BINARY       the relay's binary to run instead of building it
 //	CDC_RELAY_TEST_RACE         1: build the relay with the race detector
 //	CDC_RELAY_TEST_KEEP         1: keep the temporary directories, with the servers' logs

@@ -38,5 +38,6 @@ phase "fuzz" scripts/fuzz.sh
 phase "e2e on PostgreSQL 15" env PG=15 RUN= scripts/e2e.sh
 phase "e2e on PostgreSQL 17" e2e_on 17
 phase "e2e on PostgreSQL 18" e2e_on 18
+phase "e2e in containers, short" scripts/containers.sh short
 printf '%s\n' "${summary[@]}"
 echo "all passed in $SECONDS s"
