@@ -45,7 +45,7 @@ func startPostgres(ctx context.Context, preferred string) (*source, error) {
 		"CREATE DATABASE "+pgx.Identifier{database}.Sanitize(),
 		"CREATE ROLE "+pgx.Identifier{relayRole}.Sanitize()+" LOGIN REPLICATION")
 	if err != nil {
-		s.Close()
+		_ = s.Close()
 		return nil, fmt.Errorf("prepare the database: %w", err)
 	}
 	return &source{
