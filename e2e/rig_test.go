@@ -28,6 +28,7 @@ type rig struct {
 	// outbox is the outbox section; the default maps every event to topic.
 	outboxYAML string
 	kafkaYAML  string
+	kafkaAddr  string // where the relay finds Kafka, if not where the rig says
 }
 
 type rigOptions struct {
@@ -97,7 +98,10 @@ relay:
 
 // brokers is where the relay finds Kafka.
 func (r *rig) brokers() string {
-	if r.proxy != nil {
+	switch {
+	case r.kafkaAddr != "":
+		return r.kafkaAddr
+	case r.proxy != nil:
 		return r.proxy.Addr()
 	}
 	return r.k.Addr()

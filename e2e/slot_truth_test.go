@@ -150,16 +150,13 @@ func (c truthCase) run(t *testing.T, shared *rig, y *truthTally) {
 
 func newTruth(t *testing.T, shared *rig, name string) *truth {
 	t.Helper()
-	r, pg := *shared, *shared.pg
-	pg.Database = "truth_" + name
-	r.pg, r.slot, r.dsn = &pg, "truth_"+name, pg.DSN()
+	r := shared.inDatabase(t, "truth_"+name)
 	r.sourceYAML = "  publication: outbox_pub\n"
 	r.relayYAML = "  reconnect_min: 1s\n" // time for a test to act before the relay is back
-	pg.ExecOn(t, "postgres", "CREATE DATABASE "+pg.Database)
 	t.Cleanup(func() { // the server has only so many slots
-		_, _ = pg.TryQuery("SELECT pg_drop_replication_slot(slot_name)::text FROM pg_replication_slots WHERE NOT active AND slot_name = $1", r.slot)
+		_, _ = r.pg.TryQuery("SELECT pg_drop_replication_slot(slot_name)::text FROM pg_replication_slots WHERE NOT active AND slot_name = $1", r.slot)
 	})
-	return &truth{rig: &r, t: t, name: name}
+	return &truth{rig: r, t: t, name: name}
 }
 
 // begin sets up, publishes a row, and leaves the relay running or stops it.
@@ -196,7 +193,7 @@ func (x *truth) now() string { return x.pg.Query(x.t, "SELECT pg_current_wal_ins
 // position is what a refusal must leave as it is.
 func (x *truth) position() string {
 	x.t.Helper()
-	return x.pg.Query(x.t, `SELECT concat(max(confirmed_flush_lsn::text), ' ', max(restart_lsn::text)) FROM pg_replication_slots WHERE slot_name = $1`, x.slot)
+	return x.pg.Query(x.t, `SELECT max(confirmed_flush_lsn::text) FROM pg_replication_slots WHERE slot_name = $1`, x.slot)
 }
 
 func (x *truth) hold(ok bool, format string, args ...any) bool {
