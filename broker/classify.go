@@ -69,6 +69,8 @@ func classifyClient(err error) (fault.Class, string, bool) {
 		return fault.Refresh, "no_leader", true
 	case errors.Is(err, protocol.ErrNoRecord), errors.Is(err, protocol.ErrNoReset):
 		return fault.Retry, "no_record", true
+	case errors.Is(err, errNotKafka):
+		return fault.Refresh, "not_kafka", true // a balancer may say so for a while
 	case errors.Is(err, ErrClosed):
 		return fault.Stop, "closed", true
 	}

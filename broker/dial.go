@@ -3,8 +3,10 @@ package broker
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -97,7 +99,7 @@ func (d *dialer) handshake(ctx context.Context, raw net.Conn, address string) (n
 		}
 		conn = t
 	}
-	guarded := &alertConn{Conn: conn, watch: !d.cfg.TLS.Enabled}
+	guarded := &answerConn{Conn: conn, plain: !d.cfg.TLS.Enabled, watch: true}
 	pc := protocol.NewConn(guarded, d.cfg.ClientID)
 	if err := negotiate(pc); err != nil {
 		return nil, nil, stageAPI, err
@@ -190,23 +192,57 @@ var errServerProof = errors.New("SASL exchange failed")
 // errSpeaksTLS is a TLS alert where a Kafka answer was due.
 var errSpeaksTLS = errors.New("the broker answered with a TLS alert: this port speaks TLS")
 
-// alertConn recognises the one provable sign of plaintext sent to a TLS port:
-// the first bytes that arrive are a TLS alert.
-type alertConn struct {
+// errNotKafka is an answer that cannot be one of Kafka's.
+var errNotKafka = errors.New("what answered does not speak Kafka's protocol")
+
+// maxFirstAnswer bounds the answer to the first request, in bytes: the versions
+// of a broker's requests take less than a kilobyte.
+const maxFirstAnswer = 1 << 20
+
+// answerConn looks at the head of the first answer, before kafka-go believes it:
+// the text of an HTTP server would be an array of 808 million elements. It also
+// recognises the one provable sign of plaintext sent to a TLS port, an alert.
+type answerConn struct {
 	net.Conn
-	watch bool // only until the first bytes; used by the reading goroutine alone
+	plain bool
+	watch bool    // only until the first answer; used by the reading goroutine alone
+	head  []byte  // read, and not handed out yet
+	room  [8]byte // of head
 }
 
-func (c *alertConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if !c.watch || n == 0 {
-		return n, err
+func (c *answerConn) Read(p []byte) (int, error) {
+	if c.watch {
+		c.watch = false
+		n, err := io.ReadFull(c.Conn, c.room[:])
+		c.head = c.room[:n]
+		if n > 0 {
+			if err := c.judge(); err != nil {
+				return 0, err
+			}
+		}
+		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return 0, err
+		}
 	}
-	c.watch = false
-	// An alert record: type 21, major version 3. As a Kafka frame it would be an
-	// answer of 352 MB.
-	if n >= 2 && p[0] == 21 && p[1] == 3 {
-		return 0, errSpeaksTLS
+	if len(c.head) > 0 {
+		n := copy(p, c.head)
+		c.head = c.head[n:]
+		return n, nil
 	}
-	return n, err
+	return c.Conn.Read(p)
+}
+
+// judge looks at the size of the answer and at the number of the request that it
+// is for, which is the first.
+func (c *answerConn) judge() error {
+	h := c.head
+	switch {
+	case c.plain && len(h) >= 2 && h[0] == 21 && h[1] == 3: // type 21, major version 3
+		return errSpeaksTLS
+	case len(h) < len(c.room):
+		return nil // cut off, which the reader finds
+	case binary.BigEndian.Uint32(h) > maxFirstAnswer, binary.BigEndian.Uint32(h[4:]) != 1:
+		return errNotKafka
+	}
+	return nil
 }

@@ -32,6 +32,8 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 	switch {
 	case errors.Is(err, errSpeaksTLS):
 		e.Fix = "set kafka.tls.enabled, or give the plaintext port"
+	case errors.Is(err, errNotKafka):
+		e.Fix = "give the port of a Kafka broker in kafka.brokers"
 	case isRecordHeader(err):
 		e.Fix = "set kafka.tls.enabled: false, or give the TLS port"
 	case isExpired(err):
