@@ -153,7 +153,7 @@ func newTruth(t *testing.T, shared *rig, name string) *truth {
 	r := shared.inDatabase(t, "truth_"+name)
 	r.sourceYAML = "  publication: outbox_pub\n"
 	r.relayYAML = "  reconnect_min: 1s\n" // time for a test to act before the relay is back
-	t.Cleanup(func() { // the server has only so many slots
+	t.Cleanup(func() {                    // the server has only so many slots
 		_, _ = r.pg.TryQuery("SELECT pg_drop_replication_slot(slot_name)::text FROM pg_replication_slots WHERE NOT active AND slot_name = $1", r.slot)
 	})
 	return &truth{rig: r, t: t, name: name}
