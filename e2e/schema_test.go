@@ -12,15 +12,23 @@ import (
 	"github.com/cdc-relay/cdc-relay/e2e"
 )
 
-// TestE2E_Schema changes outbox tables in every way, with the relay running and
-// with a backlog: each row is published as the table was when it was written, or
-// the relay ends and names the column, and goes on without a loss once the
+// TestE2E_SettingsAndSchema sets what could change the bytes, and finds them
+// unchanged; then it changes outbox tables in every way, with the relay running
+// and with a backlog: each row is published as the table was when it was written,
+// or the relay ends and names the column, and goes on without a loss once the
 // configuration follows.
-func TestE2E_Schema(t *testing.T) {
-	altered := alteredTable(t)
-	stops := mappedColumnChanges(t)
-	partitioned := partitionedTable(t)
-	e2e.Result(t, "schema", altered.ok() && stops.ok() && partitioned.ok(),
+func TestE2E_SettingsAndSchema(t *testing.T) {
+	var same, sampled, latin, ascii bool
+	var settings int
+	var altered, stops, partitioned schemaOutcome
+	t.Run("settings", func(t *testing.T) { same, settings, sampled = contrarySettings(t) })
+	t.Run("latin1", func(t *testing.T) { latin = latinDatabase(t) })
+	t.Run("sql_ascii", func(t *testing.T) { ascii = asciiDatabase(t) })
+	t.Run("altered", func(t *testing.T) { altered = alteredTable(t) })
+	t.Run("mapped", func(t *testing.T) { stops = mappedColumnChanges(t) })
+	t.Run("partitioned", func(t *testing.T) { partitioned = partitionedTable(t) })
+	ok := same && sampled && latin && ascii && altered.ok() && stops.ok() && partitioned.ok()
+	e2e.Result(t, "settings_and_schema", ok, "settings", settings, "unchanged", same, "latin1_gives_utf8", latin, "sql_ascii_stops", ascii,
 		"altered_rows", altered.rows, "altered_wrong", altered.wrong, "stops", stops.stops, "stops_unnamed", stops.unnamed,
 		"stops_rows", stops.rows, "stops_wrong", stops.wrong, "partitioned_rows", partitioned.rows, "partitioned_wrong", partitioned.wrong)
 }

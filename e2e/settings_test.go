@@ -26,17 +26,9 @@ var contrary = map[string]string{
 // printing are those that a session of a test survives as well.
 var printing = []string{"datestyle", "timezone", "bytea_output", "client_encoding", "extra_float_digits", "intervalstyle"}
 
-// TestE2E_Settings sets what decides how values print, and short time-outs, for
+// contrarySettings sets what decides how values print, and short time-outs, for
 // the database and for the relay's role: neither changes the bytes nor disturbs
-// the relay. Databases of other encodings give UTF-8.
-func TestE2E_Settings(t *testing.T) {
-	same, settings, sampled := contrarySettings(t)
-	latin := latinDatabase(t)
-	ascii := asciiDatabase(t)
-	e2e.Result(t, "settings", same && latin && ascii && sampled, "settings", settings,
-		"unchanged", same, "latin1_gives_utf8", latin, "sql_ascii_stops", ascii)
-}
-
+// the relay.
 func contrarySettings(t *testing.T) (same bool, settings int, sampled bool) {
 	r := newRig(t, rigOptions{noTable: true})
 	r.pg.RequireControl(t) // roles outlive a database

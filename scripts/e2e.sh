@@ -1,11 +1,24 @@
 #!/usr/bin/env bash
 # End-to-end tests. PG=15|17|18|all chooses the servers, RUN=<name> one test (or several, with commas) by the name in its
-# RESULT line, ARGS flags of the tests.
+# RESULT line, ARGS flags of the tests. The names decoder, tracker and java_partitioning are unit tests, and need no server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+failed=0
+rest=()
+for name in $(tr ',' ' ' <<<"${RUN:-}"); do
+	case $name in
+	decoder) scripts/fuzz.sh || failed=1 ;;
+	tracker) go test -count=1 -v ./checkpoint -run '^TestTracker_' | grep -vE '^=== ' || failed=1 ;;
+	java_partitioning) go test -count=1 -v ./sink/kafka -run '^TestMurmur2_|^TestPartition' | grep -vE '^=== ' || failed=1 ;;
+	*) rest+=("$name") ;;
+	esac
+done
+[ -z "${RUN:-}" ] || [ ${#rest[@]} -gt 0 ] || exit $failed
+
 pattern='^TestE2E_'
 if [ -n "${RUN:-}" ]; then
+	RUN=$(IFS=,; echo "${rest[*]}")
 	names=$(sed -E 's/(^|_|,)([a-z0-9])/\1\U\2/g; s/_//g; s/,/|/g' <<<"$RUN") # slot_truth -> SlotTruth
 	pattern="^TestE2E_($names)\$"
 	for name in ${names//|/ }; do
@@ -21,7 +34,6 @@ mkdir -p .cache
 results=$(mktemp .cache/results.XXXXXX)
 trap 'rm -f "$results"' EXIT
 export CDC_RELAY_RESULTS=$PWD/$results
-failed=0
 for v in $versions; do
 	echo "== e2e on PostgreSQL $v"
 	echo "-- PostgreSQL $v" >>"$results"
