@@ -203,6 +203,14 @@ func TestKafkastore_EndWithoutRecordsIsReached(t *testing.T) {
 		res.Topics = append(res.Topics, rt)
 		return res, nil, true
 	})
+	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		r := req.(*kmsg.FetchRequest)
+		if r.Topics[0].Partitions[0].FetchOffset == 0 {
+			return nil, nil, false
+		}
+		return nothingFetched(r, 3), nil, true
+	})
 	if m, ok := load(t, s); !ok || m.LSN != 5 {
 		t.Fatalf("loaded %d, %v; want 5", m.LSN, ok)
 	}
@@ -347,4 +355,38 @@ func TestKafkastore_EnsureIsIdempotent(t *testing.T) {
 	if info := c.TopicInfo(topic); info == nil || c.PartitionInfo(topic, 0) == nil || c.PartitionInfo(topic, 1) != nil {
 		t.Fatalf("topic %+v; want one partition", info)
 	}
+}
+
+// A broker that has just become the leader may not know yet how far its log is
+// replicated, and shows nothing past what it knows.
+func TestKafkastore_WaitsForANewLeaderToKnowItsLog(t *testing.T) {
+	c := fakeKafka(t)
+	s := ensured(t, c)
+	if err := s.Save(within(t, 5*time.Second), checkpointtest.At(1, 100)); err != nil {
+		t.Fatal(err)
+	}
+	empty := 5
+	c.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		if empty == 0 {
+			return nil, nil, false
+		}
+		empty--
+		c.KeepControl()
+		return nothingFetched(r.(*kmsg.FetchRequest), 0), nil, true
+	})
+	other := kafkastore.New(connect(t, c.ListenAddrs()...), kafkastore.Config{Topic: topic})
+	if m, ok := load(t, other); !ok || m.LSN != 100 {
+		t.Fatalf("loaded %s, %v: a mark that was saved is not seen", m.LSN, ok)
+	}
+}
+
+// nothingFetched is an answer without records.
+func nothingFetched(r *kmsg.FetchRequest, highWatermark int64) kmsg.Response {
+	res := r.ResponseKind().(*kmsg.FetchResponse)
+	p := kmsg.NewFetchResponseTopicPartition()
+	p.HighWatermark = highWatermark
+	rt := kmsg.NewFetchResponseTopic()
+	rt.Topic, rt.Partitions = topic, append(rt.Partitions, p)
+	res.Topics = append(res.Topics, rt)
+	return res
 }

@@ -23,6 +23,8 @@ const (
 	// emptyFetches in a row below the end offset mean that the rest was compacted
 	// away, or holds no records.
 	emptyFetches = 3
+	// unknownPause comes after an answer that does not say what is there.
+	unknownPause = 50 * time.Millisecond
 	// patience is how often Load tries again by itself after leaders moved.
 	patience = 5
 )
@@ -49,11 +51,18 @@ func (s *Store) Load(ctx context.Context, systemID, slot string) (checkpoint.Mar
 		if fault.ClassOf(err) != fault.Refresh || try == patience || ctx.Err() != nil {
 			return checkpoint.Mark{}, false, err
 		}
-		select {
-		case <-time.After(100 * time.Millisecond * time.Duration(try)):
-		case <-ctx.Done():
-			return checkpoint.Mark{}, false, fmt.Errorf("%s: %w", what, ctx.Err())
+		if err := pause(ctx, 100*time.Millisecond*time.Duration(try)); err != nil {
+			return checkpoint.Mark{}, false, fmt.Errorf("%s: %w", what, err)
 		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -94,8 +103,12 @@ func (s *Store) scan(ctx context.Context, key string) (best checkpoint.Mark, fou
 			offset, empty = next, 0
 			continue
 		}
-		// A throttled answer is empty too, and says nothing of what is there.
-		if res.Throttle > 0 {
+		// A throttled answer is empty too, and says nothing of what is there; and a
+		// new leader shows only what it knows to be replicated.
+		if res.Throttle > 0 || res.HighWatermark < end {
+			if err := pause(ctx, unknownPause); err != nil {
+				return checkpoint.Mark{}, false, err
+			}
 			continue
 		}
 		if empty++; empty == emptyFetches {
