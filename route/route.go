@@ -170,6 +170,9 @@ func (f *filler) topic() (string, error) {
 		if text == nil {
 			return "", f.poison(p.source.column, "it is NULL, and the topic is made of it")
 		}
+		if len(text) == 0 {
+			return "", f.poison(p.source.column, "it is empty, and the topic is made of it")
+		}
 		if len(text) > maxTopic {
 			return "", f.poison(p.source.column, fmt.Sprintf("the topic is made of it, and it is %d bytes long; Kafka takes at most %d", len(text), maxTopic))
 		}

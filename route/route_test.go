@@ -189,6 +189,7 @@ func TestRoute_PoisonNamesTheRowAndNoPayload(t *testing.T) {
 	}{
 		"NULL id":             {nil, "a", nil, nil, `column "id": it is NULL`},
 		"NULL topic":          {"7f", nil, nil, nil, `column "aggregatetype": it is NULL`},
+		"empty topic part":    {"7f", "", nil, nil, `column "aggregatetype": it is empty`},
 		"topic with a space":  {"7f", "secret a", nil, nil, "character at position 20"},
 		"topic with a letter": {"7f", "é", nil, nil, "character at position 14"},
 		"topic too long":      {"7f", long, nil, nil, "250 characters long"},

@@ -5,11 +5,13 @@ package main
 import (
 	"io"
 	"os"
+	"time"
 )
 
 func main() {
 	a := &app{
-		env: os.Environ(), in: os.Stdin, out: os.Stdout, err: os.Stderr, exit: os.Exit,
+		signalEcho: signalEcho,
+		env:        os.Environ(), in: os.Stdin, out: os.Stdout, err: os.Stderr, exit: os.Exit,
 	}
 	os.Exit(a.main(os.Args[1:]))
 }
@@ -21,4 +23,6 @@ type app struct {
 	out  io.Writer
 	err  io.Writer
 	exit func(code int) // leaves at once; for a second signal
+	// signalEcho: a signal that comes this soon after the first is the same.
+	signalEcho time.Duration
 }

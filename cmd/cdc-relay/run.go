@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -119,14 +120,23 @@ func (a *app) supervise(ctx context.Context, r runner, server *admin.Server, sig
 	return errors.Join(err, serveErr)
 }
 
+// signalEcho is for how long after the first signal another is taken for the
+// same: timeout(1) and some supervisors signal the process and then its group.
+const signalEcho = 300 * time.Millisecond
+
 // watchSignals stops the relay at the first signal and leaves at the second.
 func (a *app) watchSignals(ctx context.Context, r runner, signals <-chan os.Signal, log *zap.Logger) {
-	for n := 0; ; n++ {
+	var first time.Time
+	for {
 		select {
 		case s := <-signals:
-			if n == 0 {
+			if first.IsZero() {
+				first = time.Now()
 				log.Info("stopping cleanly; a second signal leaves at once", zap.Stringer("signal", s))
 				r.Stop()
+				continue
+			}
+			if time.Since(first) < a.signalEcho {
 				continue
 			}
 			_, _ = fmt.Fprintf(a.err, "cdc-relay: left at once by a second signal; what was not confirmed will be published again\n")

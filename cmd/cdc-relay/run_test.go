@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -96,6 +98,27 @@ func TestRun_SecondSignalLeavesAtOnce(t *testing.T) {
 	if left != exitFailure || !strings.Contains(errs.String(), "published again") {
 		t.Errorf("exit %d: %s", left, errs.String())
 	}
+}
+
+func TestRun_TakesAnEchoForTheSameSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeRelay()
+		r.held = true
+		a := &app{err: io.Discard, signalEcho: signalEcho, exit: func(int) { t.Error("left at once") }}
+		signals := make(chan os.Signal, 2)
+		signals <- syscall.SIGTERM
+		signals <- syscall.SIGTERM
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = a.supervise(t.Context(), r, nil, signals, zap.NewNop())
+		}()
+		synctest.Wait()
+		a.exit = func(int) { r.end <- errors.New("the process is gone") }
+		time.Sleep(signalEcho)
+		signals <- syscall.SIGTERM
+		<-done
+	})
 }
 
 func TestRun_ServesUntilTheRelayEnds(t *testing.T) {
