@@ -168,13 +168,14 @@ func (b *badInput) credentials() int {
 	b.ends("wrong PLAIN password", secured("SASL", sasl("plain", "not-"+secretPassword)), "Kafka", "kafka.sasl")
 	b.ends("wrong SCRAM password", secured("SASL", sasl("scram-sha-512", "not-"+secretPassword)), "Kafka", "kafka.sasl")
 	b.waits("TLS to a broker without", secured("SASL", "  tls: {enabled: true}\n"), "kafka.tls.enabled") // it looks like a broker that goes away
+	b.ends("a broker that wants TLS", secured("TLS", ""), "Kafka", "kafka.tls")
 	b.ends("unknown authority", secured("TLS", "  tls: {enabled: true, ca_file: "+e2e.NewCA(b.t).CertFile+"}\n"), "TLS", "kafka.tls")
 	b.ends("no client certificate", secured("TLS", "  tls: {enabled: true, ca_file: "+b.ca.CertFile+"}\n"), "kafka.tls")
 
 	right := secured("SASL", sasl("plain", secretPassword))
 	right.dsn = withUser(b.t, r.dsn, "app", secretPassword)
 	b.works("right credentials", right)
-	return 8
+	return 9
 }
 
 // works starts the relay, which gets ready and stops cleanly.
