@@ -148,4 +148,3 @@ func (o *outage) takeOver(t *testing.T) *e2e.Relay {
 	o.takeover = time.Since(began)
 	return second
 }
-
