@@ -6,7 +6,8 @@
 #
 # Where a Docker engine answers, it is used, with the public images, or images that are built here where those cannot be pulled.
 # Where none answers, and as root, docker.io is installed by apt if it is missing and an engine is started in namespaces of its own,
-# so that neither it nor its bridges and firewall rules are seen by the machine; they end with this script, even when it is killed.
+# so that neither it nor its bridges and firewall rules are seen by the machine; they end with this script, even when it is killed
+# (what a kill leaves on disk, the next run removes).
 # That engine has no way out, so its images are always built here.
 #
 # Where no engine can be had, that is said and nothing is tested: no failure, unless CI is set. CDC_RELAY_TEST_CONTAINERS=0 leaves
@@ -175,6 +176,30 @@ stop_engine() {
 	wait $engine || true
 }
 
+# remove_cgroups removes what the engine of a work directory of that name left, and ends what is still frozen there: it was
+# killed, but sees that only now.
+remove_cgroups() {
+	local file
+	for file in $(find /sys/fs/cgroup -path "*/$1/*" -name freezer.state 2>/dev/null); do echo THAWED >"$file"; done
+	for file in $(find /sys/fs/cgroup -path "*/$1/*" -name cgroup.freeze 2>/dev/null); do echo 0 >"$file"; done
+	for file in 1 2 3 4 5; do
+		find /sys/fs/cgroup -depth -type d -path "*/$1*" -exec rmdir {} + 2>/dev/null || true
+		[ -n "$(find /sys/fs/cgroup -type d -name "$1" 2>/dev/null)" ] || return 0
+		sleep 1
+	done
+	echo "WARNING: control groups named $1 are left" >&2
+}
+
+# sweep removes what runs left that were killed with SIGKILL.
+sweep() {
+	local dir
+	for dir in "${TMPDIR:-/tmp}"/cdc-relay-c.*; do
+		[ -s "$dir/pid" ] && ! kill -0 "$(cat "$dir/pid")" 2>/dev/null || continue
+		remove_cgroups "$(basename "$dir")"
+		rm -rf "$dir"
+	done
+}
+
 start_and_run() {
 	local why fresh=() d child status=0
 	[ "$(id -u)" = 0 ] || not_here "no Docker engine answers, and only root can start one"
@@ -185,13 +210,14 @@ start_and_run() {
 	fi
 	local spaces=(unshare --net --mount --pid --fork --mount-proc --kill-child)
 	"${spaces[@]}" true 2>/dev/null || not_here "this machine lets nobody make namespaces"
+	sweep
 	for d in $engine_dirs; do [ -e "$d" ] || fresh+=("$d"); done
 	build
 	CONTAINERS_INSIDE=$work setpriv --pdeathsig KILL "${spaces[@]}" "$0" "$form" &
 	child=$!
 	trap 'kill -TERM $(cat /proc/$child/task/$child/children)' INT TERM # unshare itself ignores both
 	while wait $child || status=$?; kill -0 $child 2>/dev/null; do :; done
-	find /sys/fs/cgroup -depth -type d -path "*/$(basename "$work")*" -exec rmdir {} ';' 2>/dev/null || true
+	remove_cgroups "$(basename "$work")"
 	[ ${#fresh[@]} -eq 0 ] || rmdir "${fresh[@]}" 2>/dev/null || true
 	[ ! -e "$work/no-engine" ] || not_here "$(cat "$work/no-engine")"
 	return $status
@@ -215,6 +241,7 @@ elif [ -n "${CONTAINERS_INSIDE:-}" ]; then
 else
 	work=$(mktemp -d "${TMPDIR:-/tmp}/cdc-relay-c.XXXXXX")
 	trap 'rm -rf "$work"' EXIT
+	echo $$ >"$work/pid"
 	if engine_answers; then
 		given
 	else
