@@ -57,7 +57,7 @@ func TestMetadata_IsFreshAndHealsAfterARestart(t *testing.T) {
 	if _, err := c.Metadata(within(t, 5*time.Second), "outbox"); err == nil || fault.ClassOf(err) == fault.Stop {
 		t.Fatalf("metadata without a broker: %v; want an error to try again", err)
 	}
-	k = fakeKafka(t, kfake.DataDir(dir), kfake.Ports(n))
+	fakeKafka(t, kfake.DataDir(dir), kfake.Ports(n))
 	topics, err := c.Metadata(within(t, 5*time.Second), "outbox")
 	if err != nil || topics["outbox"].Err != nil {
 		t.Fatalf("metadata after the restart: %v, %v", topics, err)

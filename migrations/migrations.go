@@ -35,7 +35,7 @@ var files embed.FS
 // are as the driver gives them.
 func Apply(ctx context.Context, cfg *pgx.ConnConfig, applicationName string) ([]string, error) {
 	db := stdlib.OpenDB(*catalog.SessionConfig(cfg, applicationName))
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	locker, err := lock.NewPostgresSessionLocker(
 		lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriod, lockRetries))
 	if err != nil {

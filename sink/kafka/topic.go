@@ -26,7 +26,6 @@ type topic struct {
 	records  int   // in lanes, without hold
 	sticky   int32 // partition of records with a null key; -1 before the first
 	maxBatch int   // the topic's max.message.bytes; 0 when unknown
-	acked    uint64
 
 	err      error     // of the last look; nil when the topic was found
 	looks    int       // failed looks since the last good one
