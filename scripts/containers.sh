@@ -92,7 +92,7 @@ tests() {
 	# Ryuk, which removes what a killed test leaves, is an image that may not be there; we look after that.
 	mkdir -p "$work/tmp"
 	(cd e2e && TMPDIR=$work/tmp CDC_RELAY_TEST_CONTAINERS=1 TESTCONTAINERS_RYUK_DISABLED=true CDC_RELAY_TEST_BINARY=$work/bin/cdc-relay \
-		"$work/bin/e2e.test" "${args[@]}" 2>&1) | { grep -vE '^=== (RUN|PAUSE|CONT|NAME)' || true; }
+		"$work/bin/e2e.test" "${args[@]}" 2>&1) | { grep --line-buffered -vE '^=== (RUN|PAUSE|CONT|NAME)' || true; }
 }
 
 free_port() {
