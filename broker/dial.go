@@ -99,7 +99,7 @@ func (d *dialer) handshake(ctx context.Context, raw net.Conn, address string) (n
 		}
 		conn = t
 	}
-	guarded := &answerConn{Conn: conn, plain: !d.cfg.TLS.Enabled, watch: true}
+	guarded := &answerConn{Conn: conn, plain: !d.cfg.TLS.Enabled, first: true}
 	pc := protocol.NewConn(guarded, d.cfg.ClientID)
 	if err := negotiate(pc); err != nil {
 		return nil, nil, stageAPI, err
@@ -195,32 +195,31 @@ var errSpeaksTLS = errors.New("the broker answered with a TLS alert: this port s
 // errNotKafka is an answer that cannot be one of Kafka's.
 var errNotKafka = errors.New("what answered does not speak Kafka's protocol")
 
-// maxFirstAnswer bounds the answer to the first request, in bytes: the versions
-// of a broker's requests take less than a kilobyte.
-const maxFirstAnswer = 1 << 20
+const (
+	// maxFirstAnswer bounds the answer to the first request, in bytes: the versions
+	// of a broker's requests take less than a kilobyte.
+	maxFirstAnswer = 1 << 20
+	// maxAnswer bounds any other; the layout of a very large cluster takes some MiB.
+	maxAnswer = 128 << 20
+)
 
-// answerConn looks at the head of the first answer, before kafka-go believes it:
-// the text of an HTTP server would be an array of 808 million elements. It also
-// recognises the one provable sign of plaintext sent to a TLS port, an alert.
+// answerConn looks at the length of each answer, and at the number of the request
+// that the first one is for, before kafka-go believes them: the text of an HTTP
+// server would be an array of 808 million elements, and it panics for a negative
+// length. It also recognises the one provable sign of plaintext sent to a TLS
+// port, an alert. One goroutine reads.
 type answerConn struct {
 	net.Conn
 	plain bool
-	watch bool    // only until the first answer; used by the reading goroutine alone
-	head  []byte  // read, and not handed out yet
+	first bool    // no answer has come yet
+	head  []byte  // of the answer in hand: read, and not handed out yet
 	room  [8]byte // of head
+	left  int64   // bytes of the answer in hand that are not read yet
 }
 
 func (c *answerConn) Read(p []byte) (int, error) {
-	if c.watch {
-		c.watch = false
-		n, err := io.ReadFull(c.Conn, c.room[:])
-		c.head = c.room[:n]
-		if n > 0 {
-			if err := c.judge(); err != nil {
-				return 0, err
-			}
-		}
-		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if len(c.head) == 0 && c.left == 0 {
+		if err := c.begin(); err != nil {
 			return 0, err
 		}
 	}
@@ -229,20 +228,28 @@ func (c *answerConn) Read(p []byte) (int, error) {
 		c.head = c.head[n:]
 		return n, nil
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p[:min(int64(len(p)), c.left)])
+	c.left -= int64(n)
+	return n, err
 }
 
-// judge looks at the size of the answer and at the number of the request that it
-// is for, which is the first.
-func (c *answerConn) judge() error {
-	h := c.head
-	switch {
-	case c.plain && len(h) >= 2 && h[0] == 21 && h[1] == 3: // type 21, major version 3
+// begin reads the head of the next answer.
+func (c *answerConn) begin() error {
+	room, limit := c.room[:4], int64(maxAnswer)
+	if c.first {
+		room, limit = c.room[:8], maxFirstAnswer
+	}
+	n, err := io.ReadFull(c.Conn, room)
+	if c.first && c.plain && n >= 2 && room[0] == 21 && room[1] == 3 { // type 21, major version 3
 		return errSpeaksTLS
-	case len(h) < len(c.room):
-		return nil // cut off, which the reader finds
-	case binary.BigEndian.Uint32(h) > maxFirstAnswer, binary.BigEndian.Uint32(h[4:]) != 1:
+	}
+	if err != nil {
+		return err
+	}
+	size := int64(int32(binary.BigEndian.Uint32(room)))
+	if size < 0 || size > limit || c.first && (size < 4 || binary.BigEndian.Uint32(room[4:]) != 1) {
 		return errNotKafka
 	}
+	c.head, c.left, c.first = room, size-int64(len(room)-4), false
 	return nil
 }

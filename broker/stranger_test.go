@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"errors"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -74,4 +76,38 @@ func stranger(t *testing.T, text string) (address string) {
 		wg.Wait()
 	})
 	return ln.Addr().String()
+}
+
+// What a broker says later is looked at too.
+func TestAnswerConn_LengthsAreChecked(t *testing.T) {
+	first := "\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00"
+	for name, c := range map[string]struct {
+		later string
+		err   error
+	}{
+		"good":      {"\x00\x00\x00\x05\x00\x00\x00\x02\x07", io.EOF},
+		"empty":     {"\x00\x00\x00\x00\x00\x00\x00\x01\x07", io.EOF},
+		"negative":  {"\xff\xff\xff\xf0\x00\x00\x00\x02", errNotKafka},
+		"endless":   {"\x7f\xff\xff\xff\x00\x00\x00\x02", errNotKafka},
+		"cut off":   {"\x00\x00\x00\x05\x00", io.EOF},
+		"cut short": {"\x00\x00", io.ErrUnexpectedEOF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := net.Pipe()
+			go func() {
+				_, _ = far.Write([]byte(first + c.later))
+				far.Close()
+			}()
+			got, err := io.ReadAll(&answerConn{Conn: near, first: true})
+			if err == nil {
+				err = io.EOF
+			}
+			if !errors.Is(err, c.err) {
+				t.Errorf("ended with %v, want %v", err, c.err)
+			}
+			if errors.Is(err, io.EOF) && string(got) != first+c.later {
+				t.Errorf("handed out %q", got)
+			}
+		})
+	}
 }

@@ -284,7 +284,11 @@ func outcomes(group []flight, answer *produce.Response, err error) []outcome {
 	for i := range answer.Topics {
 		t := &answer.Topics[i]
 		for j := range t.Partitions {
-			codes[place{t.Topic, t.Partitions[j].Partition}] = &t.Partitions[j]
+			p := &t.Partitions[j]
+			at := place{t.Topic, p.Partition}
+			if old := codes[at]; old == nil || old.ErrorCode == 0 { // named twice: an error counts
+				codes[at] = p
+			}
 		}
 	}
 	for i, f := range group {
