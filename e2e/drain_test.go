@@ -39,6 +39,8 @@ type drained struct {
 	took time.Duration
 	cpu  time.Duration
 	rss  int64 // bytes, peak
+	// requests is how many produce requests the relay made.
+	requests float64
 }
 
 // TestE2E_Drain measures how fast the relay publishes what was committed while
@@ -68,8 +70,8 @@ func TestE2E_Drain(t *testing.T) {
 		}
 		a, b := relay[i], recv[i]
 		ratios = append(ratios, b.took.Seconds()/a.took.Seconds())
-		fmt.Printf("round %d of %d: relay %.1f s (%.1f CPU s, %d MiB), pg_recvlogical %.1f s (%.1f CPU s), ratio %.2f\n",
-			i+1, *drainRounds, a.took.Seconds(), a.cpu.Seconds(), a.rss/mib, b.took.Seconds(), b.cpu.Seconds(), ratios[i])
+		fmt.Printf("round %d of %d: relay %.1f s (%.1f CPU s, %d MiB, %.0f requests), pg_recvlogical %.1f s (%.1f CPU s), ratio %.2f\n",
+			i+1, *drainRounds, a.took.Seconds(), a.cpu.Seconds(), a.rss/mib, a.requests, b.took.Seconds(), b.cpu.Seconds(), ratios[i])
 	}
 	rows := float64(*drainRows)
 	rate := func(d drained) float64 { return rows / d.took.Seconds() }
@@ -77,6 +79,7 @@ func TestE2E_Drain(t *testing.T) {
 	e2e.Result(t, "drain", ratio >= 0.5, "rows", *drainRows, "tx_rows", *drainTxRows, "rounds", *drainRounds,
 		"events_per_s", int(median(relay, rate)),
 		"cpu_per_million", median(relay, func(d drained) float64 { return d.cpu.Seconds() / rows * 1e6 }),
+		"records_per_request", median(relay, func(d drained) float64 { return rows / max(d.requests, 1) }),
 		"rss_mb", median(relay, func(d drained) float64 { return float64(d.rss) / mib }),
 		"pg_recvlogical_per_s", int(median(recv, rate)),
 		"pg_recvlogical_cpu_per_million", median(recv, func(d drained) float64 { return d.cpu.Seconds() / rows * 1e6 }),
@@ -149,7 +152,8 @@ func (r *rig) drainByRelay(t *testing.T, round int, end string) drained {
 		}
 		return done
 	})
-	d := drained{took: time.Since(began), cpu: relay.CPU(), rss: relay.PeakRSS()}
+	d := drained{took: time.Since(began), cpu: relay.CPU(), rss: relay.PeakRSS(),
+		requests: metric(t, relay, "cdc_relay_produce_requests_total")}
 	if code := relay.Terminate(t, 30*time.Second); code != 0 {
 		t.Errorf("the relay ended with %d after a clean stop", code)
 	}
