@@ -129,7 +129,7 @@ type Relay struct {
 	MaxRowBytes     Bytes         `yaml:"max_row_bytes" default:"64MiB" doc:"A row larger than this stops the relay, naming its LSN."`
 	MaxAheadTx      int           `yaml:"max_ahead_transactions" default:"1000000" doc:"How many transactions may be published past a halted record; a restart would repeat them."`
 	MaxAheadWAL     Bytes         `yaml:"max_ahead_wal_bytes" default:"1GiB" doc:"How many bytes of WAL may be published past a halted record; a restart would repeat them."`
-	SaveInterval    time.Duration `yaml:"save_interval" default:"100ms" doc:"Shortest pause between two saves of the mark while events flow."`
+	SaveInterval    time.Duration `yaml:"save_interval" default:"100ms" doc:"Shortest pause between two saves of the mark while events flow; as much again for each 32 partitions of the outbox tables, whose names are in each mark."`
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"20s" doc:"How long a clean stop may take; past it the relay exits with 1 and says what will repeat."`
 	StandbyInterval time.Duration `yaml:"standby_interval" default:"1s" doc:"How often a standby instance looks whether the slot is free."`
 	ReconnectMin    time.Duration `yaml:"reconnect_min" default:"100ms" doc:"First pause before connecting to the server again."`

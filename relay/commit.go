@@ -52,7 +52,7 @@ func (s *session) commit(ctx context.Context) error {
 func (s *session) commitOnce(ctx context.Context, saved *time.Time) (wait time.Duration, err error) {
 	pause := s.r.cfg.StatusInterval
 	if s.eventful.Load() {
-		pause = s.r.cfg.SaveInterval
+		pause = s.savePause()
 	}
 	if s.saveError.Load() != nil {
 		pause = max(pause, saveRetry)
@@ -83,6 +83,13 @@ func (s *session) commitOnce(ctx context.Context, saved *time.Time) (wait time.D
 		return 0, err
 	}
 	return saveRetry, nil
+}
+
+// savePause is the shortest pause between two saves while events flow. A mark
+// names every relation, and a store keeps the marks of some minutes and reads them
+// all at the start: with many partitions there are fewer of them.
+func (s *session) savePause() time.Duration {
+	return s.r.cfg.SaveInterval * time.Duration(1+len(s.checked.Load().Relations)/32)
 }
 
 // nextMark is the mark for a watermark, with the identities found in order last.
