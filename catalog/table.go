@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -162,4 +163,34 @@ func (s *Session) RelationExists(ctx context.Context, oid uint32) (bool, error) 
 		return false, fmt.Errorf("look for relation %d: %w", oid, err)
 	}
 	return ok, nil
+}
+
+// Columns returns the names of the columns of each table that exists, in the
+// table's order. It takes no lock on any table.
+func (s *Session) Columns(ctx context.Context, tables []TableName) (map[TableName][]string, error) {
+	schemas, names := make([]string, len(tables)), make([]string, len(tables))
+	for i, t := range tables {
+		schemas[i], names[i] = t.Schema, t.Name
+	}
+	rows, err := s.conn.Query(ctx, `SELECT n.nspname::text, c.relname::text, coalesce(array_agg(a.attname::text ORDER BY a.attnum)
+			FILTER (WHERE a.attnum > 0 AND NOT a.attisdropped), '{}')
+		FROM unnest($1::text[], $2::text[]) AS q(s, t)
+		JOIN pg_namespace n ON n.nspname = q.s
+		JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = q.t AND c.relkind IN ('r', 'p')
+		LEFT JOIN pg_attribute a ON a.attrelid = c.oid
+		GROUP BY 1, 2`, schemas, names)
+	if err != nil {
+		return nil, fmt.Errorf("read the columns of the tables: %w", err)
+	}
+	columns := make(map[TableName][]string)
+	var t TableName
+	var cols []string
+	_, err = pgx.ForEachRow(rows, []any{&t.Schema, &t.Name, &cols}, func() error {
+		columns[t] = slices.Clone(cols)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the columns of the tables: %w", err)
+	}
+	return columns, nil
 }

@@ -108,6 +108,7 @@ var refusals = []refusal{
 	{"table renamed, configuration follows", fault.Stop, func(w *preflight.Want, f *preflight.Facts) {
 		w.Tables = []catalog.TableName{{Schema: "public", Name: "events"}}
 		f.Identities.Relations[0].Name = "public.events"
+		f.Columns = nil
 	}, []string{"public.outbox", "public.events", checked, end, "adopt"}},
 	{"partition detached", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		f.Identities.Relations = without(relations(), leafOID)
@@ -250,6 +251,7 @@ func TestDecide_NewTableLeavesAGap(t *testing.T) {
 	w, f := wanted(), healthy()
 	w.Tables = append(w.Tables, catalog.TableName{Schema: "public", Name: "audit"})
 	f.Identities.Relations = append(relations(), checkpoint.Identity{OID: 30, Name: "public.audit"})
+	f.Columns = nil
 	f.Mark.Gaps = make([]checkpoint.Gap, 1, 4)
 	p, err := preflight.Decide(w, f, preflight.Known{})
 	if err != nil {

@@ -23,8 +23,15 @@ var postmasterStart = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func wanted() preflight.Want {
 	return preflight.Want{
 		Slot: "relay", Publication: "pub", ApplicationName: "cdc-relay",
-		Tables: []catalog.TableName{{Schema: "public", Name: "outbox"}},
+		Tables:  []catalog.TableName{outbox},
+		Columns: tableColumns(),
 	}
+}
+
+var outbox = catalog.TableName{Schema: "public", Name: "outbox"}
+
+func tableColumns() map[catalog.TableName][]string {
+	return map[catalog.TableName][]string{outbox: {"id", "aggregateid", "payload"}}
 }
 
 func relations() []checkpoint.Identity {
@@ -63,6 +70,7 @@ func healthy() preflight.Facts {
 		Identities:     catalog.Identities{Publication: published(), Relations: relations()},
 		Now:            postmasterStart.Add(time.Hour),
 		Gone:           map[uint32]bool{},
+		Columns:        tableColumns(),
 	}
 }
 

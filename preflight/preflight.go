@@ -17,9 +17,11 @@ import (
 
 // Want is what the configuration asks for.
 type Want struct {
-	Slot             string
-	Publication      string
-	Tables           []catalog.TableName
+	Slot        string
+	Publication string
+	Tables      []catalog.TableName
+	// Columns are those that the mapping of each table names.
+	Columns          map[catalog.TableName][]string
 	ApplicationName  string
 	AllowSynchronous bool
 }
@@ -37,6 +39,9 @@ type Facts struct {
 	Publication    catalog.Publication
 	HasPublication bool
 	Identities     catalog.Identities
+	// Columns are those of each configured table that exists; nil means that nobody
+	// looked.
+	Columns map[catalog.TableName][]string
 	// Now is the time to record.
 	Now time.Time
 	// Gone holds the OIDs of relations in the mark that do not exist any more.
@@ -128,7 +133,7 @@ func checkSlotAndMark(w Want, f Facts) error {
 		return fault.Stopped("run cdc-relay setup", "slot %q does not exist, and no mark of it", w.Slot)
 	case !f.HasMark:
 		return fault.Stopped(
-			fmt.Sprintf("if the events before it were published, or nobody misses them, run cdc-relay adopt --lsn %s; for a slot that was made by hand and never used, cdc-relay setup --existing-slot", f.Slot.Confirmed),
+			fmt.Sprintf("for a slot that was made by hand for this relay and never used, run cdc-relay setup --existing-slot; if the events before it were published, or nobody misses them, cdc-relay adopt --lsn %s", f.Slot.Confirmed),
 			"slot %q exists (confirmed up to %s) on the cluster with the system identifier %s, but there is no mark of what was published from it: events before %s may never have been published",
 			w.Slot, f.Slot.Confirmed, f.SystemID, f.Slot.Confirmed)
 	case f.Mark.Intent:
@@ -233,7 +238,10 @@ func adoptHint(at pglogrepl.LSN) string {
 }
 
 func checkPublication(w Want, f Facts) error {
-	doubt := fmt.Sprintf("rows inserted from %s to %s may not be sent", inDoubtFrom(f), f.Server.CurrentLSN)
+	doubt := "no row is in doubt yet"
+	if from := inDoubtFrom(f); from < f.Server.CurrentLSN {
+		doubt = fmt.Sprintf("rows inserted from %s to %s may not be sent", from, f.Server.CurrentLSN)
+	}
 	if !f.HasPublication {
 		return fault.Stopped(
 			"create it: "+catalog.CreatePublicationSQL(w.Publication, w.Tables)+"; then "+Repaired,
@@ -251,10 +259,14 @@ func checkPublication(w Want, f Facts) error {
 		}
 	}
 	for _, t := range w.Tables {
+		if _, ok := f.Columns[t]; !ok && f.Columns != nil {
+			return fault.Stopped("correct the name under outbox; if the table was dropped, create it, add it to the publication, then run cdc-relay adopt, which records the gap",
+				"table %s does not exist in database %q; %s", t, f.Server.Database, doubt)
+		}
 		if !published[t.String()] {
 			return fault.Stopped(
 				fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s, then cdc-relay adopt, which records the gap", catalog.Ident(w.Publication), t.SQL()),
-				"table %s does not exist or is not in publication %q (a table that was dropped and created again has left it; a partitioned one needs publish_via_partition_root = true); %s", t, w.Publication, doubt)
+				"table %s is not in publication %q (a table that was dropped and created again has left it; a partitioned one needs publish_via_partition_root = true); %s", t, w.Publication, doubt)
 		}
 	}
 	return nil
@@ -322,7 +334,23 @@ func plan(w Want, f Facts, k Known) Plan {
 	if len(f.Mark.Relations) > 0 {
 		addGapsForNewTables(w, f, &p)
 	}
+	p.Warnings = append(p.Warnings, missingColumns(w, f)...)
 	return p
+}
+
+// missingColumns warns of a mapping that the next row will not fit. It is no
+// reason to refuse: rows from before a column was dropped may be waiting.
+func missingColumns(w Want, f Facts) (warnings []string) {
+	for _, t := range w.Tables {
+		there, known := f.Columns[t]
+		for _, c := range w.Columns[t] {
+			if known && !slices.Contains(there, c) {
+				warnings = append(warnings, fmt.Sprintf(
+					"table %s has no column %q, which the configuration maps: the relay will stop at the next row that is inserted. To fix it: correct outbox.columns (or topic, headers)", t, c))
+			}
+		}
+	}
+	return warnings
 }
 
 // addGapsForNewTables records that what an outbox table held before it was added

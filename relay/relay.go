@@ -122,8 +122,14 @@ var errStopped = errors.New("stopped")
 // something published will be published again), ctx ends (leaves at once, ctx's
 // error) or something happens that a person must mend (an error of class
 // fault.Stop). It is called once.
-func (r *Relay) Run(ctx context.Context) error {
-	defer func() { r.setState(StateStopped, "the relay has stopped") }()
+func (r *Relay) Run(ctx context.Context) (err error) {
+	defer func() {
+		reason := "stopped cleanly"
+		if err != nil {
+			reason = err.Error()
+		}
+		r.setState(StateStopped, reason)
+	}()
 	router, err := route.Compile(r.cfg.Tables)
 	if err != nil {
 		return err
@@ -175,7 +181,7 @@ func (r *Relay) sessions(ctx context.Context) error {
 		if streamed && time.Since(began) > r.cfg.ReconnectMax {
 			pause.Reset()
 		}
-		wait := pause.NextBackOff()
+		wait := min(pause.NextBackOff(), r.cfg.ReconnectMax) // its jitter goes past the longest
 		r.setState(StateReconnecting, err.Error())
 		r.log.Warn("connection lost or not made; trying again", zap.Error(err), zap.String("code", code), zap.Duration("pause", wait))
 		select {

@@ -232,8 +232,12 @@ func (s *session) recheck(ctx context.Context, plan preflight.Plan) error {
 
 func (s *session) want() preflight.Want {
 	cfg := s.r.cfg
+	columns := map[catalog.TableName][]string{}
+	for i, name := range tableNames(cfg.Tables) {
+		columns[name] = cfg.Tables[i].Columns()
+	}
 	return preflight.Want{
-		Slot: cfg.Slot, Publication: cfg.Publication, Tables: tableNames(cfg.Tables),
+		Slot: cfg.Slot, Publication: cfg.Publication, Tables: tableNames(cfg.Tables), Columns: columns,
 		ApplicationName: cfg.ApplicationName, AllowSynchronous: cfg.AllowSynchronous,
 	}
 }
@@ -267,6 +271,9 @@ func gather(ctx context.Context, c *catalog.Session, store checkpoint.Store, w p
 	}
 	if f.Identities, err = c.Identities(ctx, w.Publication, w.Tables); err != nil {
 		return f, fmt.Errorf("look at the tables of publication %q: %w", w.Publication, err)
+	}
+	if f.Columns, err = c.Columns(ctx, w.Tables); err != nil {
+		return f, err
 	}
 	f.Gone, err = goneRelations(ctx, c, f.Mark.Relations, f.Identities.Relations)
 	return f, err
