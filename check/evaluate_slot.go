@@ -9,7 +9,7 @@ import (
 func (r *report) slot(w Want, f Facts) {
 	s, name := f.Slot, w.Preflight.Slot
 	if !f.HasSlot {
-		r.add("slot", Fail, runSetup, "%q does not exist", name)
+		r.noSlot(w, f)
 		return
 	}
 	other := "choose another source.slot, or drop this one and run cdc-relay setup"
@@ -39,6 +39,20 @@ func (r *report) slot(w Want, f Facts) {
 			"%q belongs to the database %q, the connection to %q", name, s.Database, f.Server.Database)
 	}
 	r.walStatus(f)
+}
+
+// noSlot: what is to be done depends on the mark. Beside one setup makes no slot.
+func (r *report) noSlot(w Want, f Facts) {
+	name := w.Preflight.Slot
+	unread := f.StoreErr != nil || w.MarkTopic != "" && f.BrokersErr != nil
+	switch err := f.Begin(w); {
+	case f.HasMark && err != nil:
+		r.fails("slot", err, "")
+	case unread:
+		r.add("slot", Fail, "let the mark be read first: cdc-relay setup makes a slot only where there is none", "%q does not exist", name)
+	default:
+		r.add("slot", Fail, runSetup, "%q does not exist", name)
+	}
 }
 
 func (r *report) walStatus(f Facts) {
@@ -98,14 +112,7 @@ func (r *report) mark(w Want, f Facts) {
 			return
 		}
 	}
-	// Allowed or refused synchronous replication has its own line.
-	want := w.Preflight
-	want.AllowSynchronous = true
-	plan, err := preflight.Decide(want, preflight.Facts{
-		Server: f.Server, SystemID: f.Server.SystemID, Timeline: f.Server.Timeline,
-		Slot: f.Slot, HasSlot: f.HasSlot, Mark: f.Mark, HasMark: f.HasMark,
-		Publication: f.Publication, HasPublication: f.HasPublication, Identities: f.Identities, Gone: f.Gone, Now: f.Now,
-	}, preflight.Known{})
+	plan, err := f.plan(w)
 	if err != nil {
 		r.fails("ready to stream", err, "")
 		return
@@ -114,4 +121,22 @@ func (r *report) mark(w Want, f Facts) {
 	for _, warning := range plan.Warnings {
 		r.add("ready to stream", Warn, "", "%s", warning)
 	}
+}
+
+// Begin returns why run would refuse to begin, in its words; nil when it would
+// not. The facts must hold the database's and the mark's.
+func (f Facts) Begin(w Want) error {
+	_, err := f.plan(w)
+	return err
+}
+
+func (f Facts) plan(w Want) (preflight.Plan, error) {
+	// Allowed or refused synchronous replication has its own line.
+	want := w.Preflight
+	want.AllowSynchronous = true
+	return preflight.Decide(want, preflight.Facts{
+		Server: f.Server, SystemID: f.Server.SystemID, Timeline: f.Server.Timeline,
+		Slot: f.Slot, HasSlot: f.HasSlot, Mark: f.Mark, HasMark: f.HasMark,
+		Publication: f.Publication, HasPublication: f.HasPublication, Identities: f.Identities, Gone: f.Gone, Now: f.Now,
+	}, preflight.Known{})
 }

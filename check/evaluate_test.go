@@ -138,7 +138,11 @@ func TestEvaluate_FindsEachDefect(t *testing.T) {
 		"no topic column":    {func(w *Want, _ *Facts) { w.Tables[0].Topic = "x.{aggregatetype}" }, "table public.outbox columns", Fail, `"aggregatetype"`},
 		"topics of the rows": {func(w *Want, _ *Facts) { w.Tables[0].Topic = "x.{type}" }, "topics", Warn, "kafka.topics.names"},
 
-		"no slot":        {func(_ *Want, f *Facts) { f.HasSlot = false }, "slot", Fail, "cdc-relay setup"},
+		"no slot":      {func(_ *Want, f *Facts) { f.HasSlot, f.HasMark = false, false }, "slot", Fail, "run cdc-relay setup"},
+		"slot dropped": {func(_ *Want, f *Facts) { f.HasSlot = false }, "slot", Fail, "create it again (SELECT"},
+		"no slot, mark unread": {func(_ *Want, f *Facts) {
+			f.HasSlot, f.HasMark, f.StoreErr = false, false, errors.New("no")
+		}, "slot", Fail, "let the mark be read first"},
 		"physical slot":  {func(_ *Want, f *Facts) { f.Slot.Type = "physical" }, "slot", Fail, "physical"},
 		"two_phase":      {func(_ *Want, f *Facts) { f.Slot.TwoPhase = true }, "slot", Fail, "two_phase"},
 		"temporary":      {func(_ *Want, f *Facts) { f.Slot.Temporary = true }, "slot", Fail, "temporary"},

@@ -67,8 +67,16 @@ func TestCLI_OnPostgres(t *testing.T) {
 		t.Errorf("%d %v %s %s", code, err, out, errs)
 	}
 
-	if err := pg.Exec(t.Context(), "postgres", "SELECT pg_drop_replication_slot('cdc_relay')",
-		"SELECT pg_create_logical_replication_slot('cdc_relay', 'pgoutput')"); err != nil {
+	if err := pg.Exec(t.Context(), "postgres", "SELECT pg_drop_replication_slot('cdc_relay')"); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"status"}, {"check"}} {
+		code, out, _ := cli(t, env, args...)
+		if code != 1 || strings.Contains(out, "run cdc-relay setup") || !strings.Contains(out, "may be lost to the stream") || !strings.Contains(out, "run cdc-relay adopt") {
+			t.Errorf("%s with a slot that was dropped: %d %s", args, code, out)
+		}
+	}
+	if err := pg.Exec(t.Context(), "postgres", "SELECT pg_create_logical_replication_slot('cdc_relay', 'pgoutput')"); err != nil {
 		t.Fatal(err)
 	}
 	code, out, _ = cli(t, env, "check", "--json")

@@ -155,7 +155,14 @@ func (rep *statusReport) database(w check.Want, f check.Facts, problem func(stri
 	rep.Server = &serverStatus{Version: f.Server.Version, Database: f.Server.Database, SystemID: f.Server.SystemID,
 		Timeline: f.Server.Timeline, LSN: f.Server.CurrentLSN.String()}
 	if !f.HasSlot {
-		problem("slot %q does not exist; run cdc-relay setup", w.Preflight.Slot)
+		// Beside a mark setup makes no slot; run says what to do.
+		if err := f.Begin(w); f.HasMark && err != nil {
+			problem("%v", err)
+		} else if unread := f.StoreErr != nil || w.MarkTopic != "" && f.BrokersErr != nil; unread {
+			problem("slot %q does not exist; whether it ever did is in its mark, which could not be read", w.Preflight.Slot)
+		} else {
+			problem("slot %q does not exist; run cdc-relay setup", w.Preflight.Slot)
+		}
 		return
 	}
 	s := f.Slot
