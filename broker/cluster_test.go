@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -164,6 +165,15 @@ func TestCluster_ReadsThePasswordAtEachConnect(t *testing.T) {
 	refused(t, c, fault.Retry)
 	write(t, file, []byte(secret+"\n"))
 	usable(t, c)
+}
+
+func TestCluster_NobodyAtTheAddressIsExplained(t *testing.T) {
+	c := open(t, Config{Brokers: []string{"127.0.0.1:1"}})
+	refused(t, c, fault.Retry, "Kafka broker 127.0.0.1:1 cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused. "+
+		"To fix it: start it, or correct kafka.brokers, now 127.0.0.1:1")
+	if fix := c.dialer.explain(stageTCP, "kafka-0.internal:9092", syscall.ECONNREFUSED).Fix; !strings.Contains(fix, "advertised.listeners") {
+		t.Error(fix)
+	}
 }
 
 func TestCluster_MismatchedSecurityIsExplained(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -28,6 +29,9 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 		// A file being replaced is away for a moment; at the start Open has read it.
 		e.Fix = "check that the file exists, is whole and can be read by the relay"
 		return e
+	}
+	if st == stageTCP {
+		e.What = fmt.Sprintf("Kafka broker %s cannot be reached", address)
 	}
 	switch {
 	case errors.Is(err, errSpeaksTLS):
@@ -51,6 +55,9 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 		e.Fix = "this port does not take SASL: remove kafka.sasl, or give the port that does"
 	case errors.Is(err, kafka.UnsupportedVersion):
 		e.Fix = "use Kafka 2.1 or newer"
+	case errors.Is(err, context.Canceled):
+	case st == stageTCP:
+		e.Fix = d.whereabouts(address)
 	case closedByPeer(err), timedOut(err) && st == stageTLS:
 		e.Fix = d.hint(st)
 	}
@@ -63,13 +70,19 @@ func (d *dialer) explain(st stage, address string, err error) *fault.Error {
 	return e
 }
 
+// whereabouts says whose mistake an address may be at which nothing answers.
+func (d *dialer) whereabouts(address string) string {
+	if slices.Contains(d.cfg.Brokers, address) {
+		return "start it, or correct kafka.brokers, now " + strings.Join(d.cfg.Brokers, ",")
+	}
+	return "start it; if this is no address of a broker, correct advertised.listeners of the brokers, from where it comes"
+}
+
 // hint says what a connection closed without a word may mean. It proves
 // nothing: a broker that stops does the same.
 func (d *dialer) hint(st stage) string {
 	const soon = "it may pass by itself; if it goes on, "
 	switch {
-	case st == stageTCP:
-		return ""
 	case st == stageTLS:
 		return soon + "check kafka.tls.enabled and the port: this one may not speak TLS"
 	case st == stageSASL:

@@ -124,6 +124,23 @@ func TestExplain_HidesValuesAndNamesTheWayOut(t *testing.T) {
 	}
 }
 
+func TestExplain_TellsAFailureToConnectOnce(t *testing.T) {
+	cfg, err := pgconn.ParseConfig("host=127.0.0.1 port=1 user=u dbname=d sslmode=prefer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pgconn.ConnectConfig(t.Context(), cfg)
+	explained := Explain(fmt.Errorf("connect to the database: %w", err))
+	const want = "PostgreSQL cannot be reached: 127.0.0.1:1 (127.0.0.1): dial tcp 127.0.0.1:1: connect: connection refused. " +
+		"To fix it: start it, or correct source.host and source.port"
+	if explained.Error() != want {
+		t.Errorf("got  %s\nwant %s", explained, want)
+	}
+	if class, code := Classify(explained); class != fault.Retry || code != CodeRefused {
+		t.Errorf("%s %s", class, code)
+	}
+}
+
 func TestIsShutdown_OnlyTheServersGoodbye(t *testing.T) {
 	for code, want := range map[string]bool{"57P01": true, "57P02": true, "57P03": true, "57014": false, "08006": false} {
 		if got := IsShutdown(fmt.Errorf("x: %w", &pgconn.PgError{Code: code})); got != want {

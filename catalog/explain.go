@@ -3,6 +3,8 @@ package catalog
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -26,7 +28,46 @@ func Explain(err error) error {
 		what = "PostgreSQL refuses"
 		fix = "see the server's message; trying again cannot help"
 	}
+	var ce *pgconn.ConnectError
+	if errors.As(err, &ce) {
+		if away(code) {
+			fix = "start it, or correct source.host and source.port"
+		}
+		err = &unreached{err: err, text: attempts(ce)}
+	}
 	return &fault.Error{Class: class, What: what, Fix: fix, Err: withoutData(err)}
+}
+
+// away reports whether nothing answered as PostgreSQL does.
+func away(code string) bool {
+	switch code {
+	case CodeRefused, CodeReset, CodeEOF, CodeTimeout, CodeUnreachable, CodeNetwork, CodeDNS:
+		return true
+	}
+	return false
+}
+
+// unreached is a failure to connect, told once: each address that was tried and
+// what came of it, on one line.
+type unreached struct {
+	err  error
+	text string
+}
+
+func (u *unreached) Error() string { return u.text }
+func (u *unreached) Unwrap() error { return u.err }
+
+// attempts leaves out what was tried twice with the same result, as with and
+// without TLS.
+func attempts(ce *pgconn.ConnectError) string {
+	var told []string
+	for line := range strings.Lines(ce.Unwrap().Error()) {
+		line = strings.Replace(strings.TrimSpace(line), ": dial error: ", ": ", 1)
+		if line != "" && !slices.Contains(told, line) {
+			told = append(told, line)
+		}
+	}
+	return strings.Join(told, "; ")
 }
 
 // sentence says what a code means here and what to do about it.
@@ -78,11 +119,11 @@ func sentence(code string) (what, fix string) {
 		return "PostgreSQL has no free connection", ""
 	case "55006":
 		return "the slot is in use", ""
-	case CodeRefused, CodeReset, CodeEOF, CodeTimeout, CodeUnreachable, CodeNetwork, CodeDNS:
-		return "PostgreSQL cannot be reached", ""
-	default:
-		return "", ""
 	}
+	if away(code) {
+		return "PostgreSQL cannot be reached", ""
+	}
+	return "", ""
 }
 
 // withoutData hides the server's message where it may quote a row's value.
