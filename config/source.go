@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,6 +32,37 @@ func (s Source) Connect() (*pgx.ConnConfig, error) {
 		cfg.Password = s.Password
 	}
 	return cfg, nil
+}
+
+// CheckTarget is for commands that connect: the database is named somewhere, here
+// or by a PG* variable. Its error is of type Problems.
+func (s Source) CheckTarget() error {
+	if cfg, err := s.Connect(); err == nil && cfg.Database != "" {
+		return nil
+	} else if err != nil {
+		return Problems{{Key: "source", Message: err.Error()}}
+	}
+	return Problems{{Key: "source.database", Message: "is not set; set it, source.url or PGDATABASE"}}
+}
+
+// Addresses returns where Connect leads, in the order in which it is tried:
+// host:port, or the path of a Unix socket.
+func (s Source) Addresses() ([]string, error) {
+	cfg, err := s.Connect()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	add := func(host string, port uint16) {
+		if _, address := pgconn.NetworkAddress(host, port); !slices.Contains(out, address) {
+			out = append(out, address)
+		}
+	}
+	add(cfg.Host, cfg.Port)
+	for _, f := range cfg.Fallbacks {
+		add(f.Host, f.Port)
+	}
+	return out, nil
 }
 
 // explain drops the connection string, and fragments of it, from pgx's error.

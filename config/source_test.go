@@ -70,3 +70,50 @@ func TestSource_ErrorsShowNoSecret(t *testing.T) {
 		}
 	}
 }
+
+func TestSource_ACommandThatConnectsWantsADatabase(t *testing.T) {
+	services := filepath.Join(t.TempDir(), "services")
+	if err := os.WriteFile(services, []byte("[shop]\ndbname=d\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		src Source
+		env [2]string
+		ok  bool
+	}{
+		{src: Source{}, ok: false},
+		{src: Source{Host: "h", User: "u"}, ok: false},
+		{src: Source{URL: "postgres://u@h"}, ok: false},
+		{src: Source{Database: "d"}, ok: true},
+		{src: Source{URL: "postgres://u@h/d"}, ok: true},
+		{src: Source{URL: "dbname=d"}, ok: true},
+		{src: Source{}, env: [2]string{"PGDATABASE", "d"}, ok: true},
+		{src: Source{}, env: [2]string{"PGSERVICE", "shop"}, ok: true},
+	} {
+		for _, name := range []string{"PGDATABASE", "PGSERVICE", "PGHOST", "PGUSER"} {
+			t.Setenv(name, "")
+			_ = os.Unsetenv(name)
+		}
+		t.Setenv("PGSERVICEFILE", services)
+		if tc.env[0] != "" {
+			t.Setenv(tc.env[0], tc.env[1])
+		}
+		err := tc.src.CheckTarget()
+		if (err == nil) != tc.ok || err != nil && !strings.Contains(err.Error(), "source.database: is not set; set it, source.url or PGDATABASE") {
+			t.Errorf("%+v %v: %v", tc.src, tc.env, err)
+		}
+	}
+}
+
+func TestSource_AddressesAreThoseThatAreTried(t *testing.T) {
+	for url, want := range map[string]string{
+		"postgres://u@127.0.0.1:1,db2:2/d":         "127.0.0.1:1 db2:2",
+		"postgres://u@h/d?sslmode=prefer":          "h:5432",
+		"host=/var/run/postgresql port=7 dbname=d": "/var/run/postgresql/.s.PGSQL.7",
+	} {
+		got, err := Source{URL: url}.Addresses()
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %v %v", url, got, err)
+		}
+	}
+}

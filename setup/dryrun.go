@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ func dryRun(o Options) error {
 	user, database := "cdc_relay", "DATABASE"
 	if o.Connect != nil {
 		if cfg, err := o.Connect(); err == nil {
-			user, database = cfg.User, cfg.Database
+			user, database = cmp.Or(cfg.User, user), cmp.Or(cfg.Database, database)
 		}
 	}
 	var b strings.Builder

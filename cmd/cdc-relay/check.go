@@ -25,12 +25,12 @@ code is 0 only when nothing fails.`,
 		Example: "  cdc-relay check\n  cdc-relay check --json | jq '.results[] | select(.status == \"fail\")'",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.load(o)
-			if err != nil {
-				return err
-			}
 			if timeout <= 0 {
 				return usagef("--timeout must be longer than 0")
+			}
+			cfg, err := a.loadToConnect(o)
+			if err != nil {
+				return err
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()

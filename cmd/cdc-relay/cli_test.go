@@ -35,7 +35,8 @@ func file(t *testing.T, text string) string {
 func TestCLI_ExitCodes(t *testing.T) {
 	broken := file(t, "source:\n  hots: x\nsink: kafak\n")
 	away := file(t, "source: {url: 'postgres://u:hunter2@127.0.0.1:1/d?sslmode=disable'}\nkafka: {brokers: ['127.0.0.1:1']}\nadmin: {listen: ''}\n")
-	noCA := file(t, "kafka: {tls: {enabled: true, ca_file: "+broken+"}}\n")
+	nowhere := file(t, "source: {host: 127.0.0.1, port: 1}\nkafka: {brokers: ['127.0.0.1:1']}\nadmin: {listen: ''}\n")
+	noCA := file(t, "source: {database: d}\nkafka: {tls: {enabled: true, ca_file: "+broken+"}}\n")
 	for _, tc := range []struct {
 		args   []string
 		env    []string
@@ -65,6 +66,13 @@ func TestCLI_ExitCodes(t *testing.T) {
 		{args: []string{"completion", "bash"}, code: 0, stdout: "__start_cdc-relay"},
 		{args: []string{"run", "-c", broken}, code: 2, stderr: "2 problems"},
 		{args: []string{"run", "-c", noCA}, code: 2, stderr: "relay.yaml"},
+		{args: []string{"run", "-c", nowhere}, code: 2, stderr: "source.database: is not set; set it, source.url or PGDATABASE"},
+		{args: []string{"check", "-c", nowhere}, code: 2, stderr: "source.database: is not set"},
+		{args: []string{"status", "-c", nowhere}, code: 2, stderr: "source.database: is not set"},
+		{args: []string{"setup", "-c", nowhere}, code: 2, stderr: "source.database: is not set"},
+		{args: []string{"adopt", "-c", nowhere, "--lsn", "0/10"}, code: 2, stderr: "source.database: is not set"},
+		{args: []string{"config", "print", "-c", nowhere}, code: 0, stdout: `database: ""`},
+		{args: []string{"setup", "-c", nowhere, "--dry-run"}, code: 0, stdout: "-- Run in database DATABASE,"},
 		{args: []string{"setup", "-c", broken}, code: 2, stderr: "2 problems"},
 		{args: []string{"setup", "-c", away}, code: 1, stderr: "127.0.0.1:1"},
 		{args: []string{"setup", "-c", away, "--slot-timeout", "0s"}, code: 2, stderr: "--slot-timeout"},

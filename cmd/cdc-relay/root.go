@@ -93,6 +93,15 @@ func (a *app) load(o *options) (config.Config, error) {
 	return config.Load(a.configFile(o), a.env, overrides)
 }
 
+// loadToConnect is load for a command that connects to the database.
+func (a *app) loadToConnect(o *options) (config.Config, error) {
+	cfg, err := a.load(o)
+	if err == nil {
+		err = cfg.Source.CheckTarget()
+	}
+	return cfg, err
+}
+
 func (a *app) configFile(o *options) string {
 	if o.file != "" {
 		return o.file

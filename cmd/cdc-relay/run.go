@@ -40,7 +40,7 @@ GOMEMLIMIT is set.
 		Example: "  cdc-relay run\n  cdc-relay run --config /etc/cdc-relay.yaml --set log.format=console",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.load(o)
+			cfg, err := a.loadToConnect(o)
 			if err != nil {
 				return err
 			}
@@ -83,9 +83,14 @@ func (a *app) run(ctx context.Context, cfg config.Config, log *zap.Logger) error
 		}
 		log.Info("serving health and metrics", zap.Stringer("address", server.Addr()))
 	}
+	addresses, err := cfg.Source.Addresses()
+	if err != nil {
+		return &usageError{fmt.Errorf("source: %w", err)}
+	}
 	log.Info("starting", zap.String("version", b.version), zap.String("slot", cfg.Source.Slot),
 		zap.String("publication", cfg.Source.Publication), zap.String("sink", cfg.Sink),
-		zap.Stringer("max_in_flight", cfg.Relay.MaxInFlight))
+		zap.Stringer("max_in_flight", cfg.Relay.MaxInFlight), zap.Strings("postgresql", addresses),
+		zap.Strings("kafka", brokers(cfg)))
 	return a.supervise(ctx, r, server, signals, log)
 }
 

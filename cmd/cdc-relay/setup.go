@@ -42,7 +42,11 @@ somebody else can run it; a slot made so is taken with --existing-slot.`,
   cdc-relay setup --existing-slot`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.load(o)
+			load := a.loadToConnect
+			if f.dryRun {
+				load = a.load
+			}
+			cfg, err := load(o)
 			if err != nil {
 				return err
 			}
@@ -160,7 +164,7 @@ gap is recorded. Nothing is deleted or published.`,
 			if at == "" || err != nil || lsn == 0 {
 				return usagef("--lsn takes a position in the WAL, such as 0/16B3748; the slot's is its confirmed_flush_lsn in pg_replication_slots")
 			}
-			cfg, err := a.load(o)
+			cfg, err := a.loadToConnect(o)
 			if err != nil {
 				return err
 			}

@@ -75,12 +75,12 @@ is 1 when database or mark could not be asked.`,
 		Example: "  cdc-relay status\n  cdc-relay status --json | jq .lag_bytes",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.load(o)
-			if err != nil {
-				return err
-			}
 			if timeout <= 0 {
 				return usagef("--timeout must be longer than 0")
+			}
+			cfg, err := a.loadToConnect(o)
+			if err != nil {
+				return err
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()

@@ -25,6 +25,14 @@ func usesKafka(cfg config.Config) bool {
 	return cfg.Sink == "kafka" || cfg.Checkpoint.Store == "kafka"
 }
 
+// brokers are the bootstrap brokers that are connected to; nil without Kafka.
+func brokers(cfg config.Config) []string {
+	if !usesKafka(cfg) {
+		return nil
+	}
+	return cfg.Kafka.Brokers
+}
+
 // openCluster returns the connections to Kafka, nil when none are needed. It does
 // not touch the network; its errors are the configuration's.
 func openCluster(cfg config.Config) (*broker.Cluster, error) {
