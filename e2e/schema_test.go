@@ -153,8 +153,7 @@ func (m *mappedColumns) ends(relay *e2e.Relay, column string) {
 	m.t.Helper()
 	code := relay.WaitExit(m.t, 30*time.Second)
 	m.o.stops++
-	lines := strings.Split(strings.TrimSpace(relay.Log()), "\n")
-	last := lines[len(lines)-1]
+	last := lastLine(relay.Log())
 	if code != 1 || !strings.Contains(last, `"`+column+`"`) || !strings.Contains(last, "public.outbox") || !lsnInText.MatchString(last) {
 		m.t.Errorf("the relay ended with %d, and its last words do not name column %q of public.outbox and a position:\n%s", code, column, relay.Log())
 		m.o.unnamed++

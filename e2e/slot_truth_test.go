@@ -334,7 +334,17 @@ func (x *truth) restoreOlder(f func()) {
 	x.pg.StartAgain(x.t)
 }
 
+// lastLine is the relay's last word as a person reads it; of a JSON log it must be
+// the error that ended it.
 func lastLine(log string) string {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
-	return lines[len(lines)-1]
+	line := lines[len(lines)-1]
+	var end struct{ Level, Message, Error, Fix string }
+	if json.Unmarshal([]byte(line), &end) != nil || end.Level != "error" || end.Message != "stopped by an error" {
+		return line
+	}
+	if end.Fix != "" {
+		end.Error += ". To fix it: " + end.Fix
+	}
+	return "cdc-relay: " + end.Error
 }

@@ -65,7 +65,7 @@ func TestCLI_ExitCodes(t *testing.T) {
 		{args: []string{"version"}, code: 0, stdout: "cdc-relay "},
 		{args: []string{"completion", "bash"}, code: 0, stdout: "__start_cdc-relay"},
 		{args: []string{"run", "-c", broken}, code: 2, stderr: "2 problems"},
-		{args: []string{"run", "-c", noCA}, code: 2, stderr: "relay.yaml"},
+		{args: []string{"run", "-c", noCA, "--set", "log.format=console"}, code: 2, stderr: "relay.yaml"},
 		{args: []string{"run", "-c", nowhere}, code: 2, stderr: "source.database: is not set; set it, source.url or PGDATABASE"},
 		{args: []string{"check", "-c", nowhere}, code: 2, stderr: "source.database: is not set"},
 		{args: []string{"status", "-c", nowhere}, code: 2, stderr: "source.database: is not set"},

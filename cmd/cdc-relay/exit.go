@@ -3,8 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
+
+	"go.uber.org/zap"
 
 	"github.com/cdc-relay/cdc-relay/config"
+	"github.com/cdc-relay/cdc-relay/fault"
 )
 
 // Exit codes.
@@ -31,6 +35,29 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(fo
 // errFailed ends a command that has said everything itself.
 var errFailed = errors.New("failed")
 
+// loggedError is an error that the log has told, as its last line.
+type loggedError struct{ err error }
+
+func (e *loggedError) Error() string { return e.err.Error() }
+func (e *loggedError) Unwrap() error { return e.err }
+
+// logged tells err as one line of a JSON log, so that a pipeline can parse every
+// line of run's. A log for a person ends with the line that every command ends
+// with.
+func logged(err error, cfg config.Log, log *zap.Logger) error {
+	if err == nil || cfg.Format != "json" {
+		return err
+	}
+	fields := []zap.Field{zap.String("error", err.Error())}
+	var f *fault.Error
+	if errors.As(err, &f) && f.Fix != "" {
+		what := strings.Replace(err.Error(), ". To fix it: "+f.Fix, "", 1)
+		fields = []zap.Field{zap.String("error", what), zap.String("fix", f.Fix)}
+	}
+	log.Error("stopped by an error", fields...)
+	return &loggedError{err}
+}
+
 func exitCode(err error) int {
 	var usage *usageError
 	var problems config.Problems
@@ -48,7 +75,8 @@ func (a *app) main(args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	err := root.Execute()
-	if err != nil && !errors.Is(err, errFailed) {
+	var told *loggedError
+	if err != nil && !errors.Is(err, errFailed) && !errors.As(err, &told) {
 		_, _ = fmt.Fprintf(a.err, "cdc-relay: %v\n", err)
 	}
 	return exitCode(err)

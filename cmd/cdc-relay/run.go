@@ -33,6 +33,10 @@ SIGTERM or SIGINT stops cleanly: the transaction in hand is finished, everything
 is published and confirmed, and a restart repeats nothing. It may take as long as
 relay.shutdown_timeout; a second signal leaves at once. SIGHUP is ignored.
 
+With log.format: json every line from the start on is JSON, also the last one:
+level error, message "stopped by an error", with error and fix. With console it is
+a plain line. A configuration that cannot be read is told in plain lines.
+
 Go's memory limit is set to relay.max_in_flight_bytes and 32 MiB more, unless
 GOMEMLIMIT is set.
 
@@ -49,7 +53,7 @@ GOMEMLIMIT is set.
 				return err
 			}
 			defer func() { _ = log.Sync() }()
-			return a.run(cmd.Context(), cfg, log)
+			return logged(a.run(cmd.Context(), cfg, log), cfg.Log, log)
 		},
 	}
 }
@@ -144,7 +148,7 @@ func (a *app) watchSignals(ctx context.Context, r runner, signals <-chan os.Sign
 			if time.Since(first) < a.signalEcho {
 				continue
 			}
-			_, _ = fmt.Fprintf(a.err, "cdc-relay: left at once by a second signal; what was not confirmed will be published again\n")
+			log.Error("left at once by a second signal; what was not confirmed will be published again")
 			a.exit(exitFailure)
 			return
 		case <-ctx.Done():

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -87,14 +88,18 @@ func TestRun_FirstSignalStopsCleanly(t *testing.T) {
 
 func TestRun_SecondSignalLeavesAtOnce(t *testing.T) {
 	var errs bytes.Buffer
+	log, err := newLogger(config.Log{Level: "error", Format: "json"}, &errs)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r := newFakeRelay()
 	r.held = true
 	left := 0
-	a := &app{err: &errs, exit: func(code int) { left = code; r.end <- errors.New("the process is gone") }}
+	a := &app{err: io.Discard, exit: func(code int) { left = code; r.end <- errors.New("the process is gone") }}
 	signals := make(chan os.Signal, 2)
 	signals <- syscall.SIGINT
 	signals <- syscall.SIGTERM
-	_ = a.supervise(t.Context(), r, nil, signals, zap.NewNop())
+	_ = a.supervise(t.Context(), r, nil, signals, log)
 	if left != exitFailure || !strings.Contains(errs.String(), "published again") {
 		t.Errorf("exit %d: %s", left, errs.String())
 	}
@@ -162,5 +167,33 @@ func TestLogger_FormatAndLevel(t *testing.T) {
 		if got := b.String(); strings.Contains(got, "unseen") || !strings.Contains(got, "seen") || (format == "json") != strings.HasPrefix(got, "{") {
 			t.Errorf("%s: %s", format, got)
 		}
+	}
+}
+
+// TestRun_EndsWithALineThatAPipelineCanParse: the last word of run is told once,
+// in the log's own form.
+func TestRun_EndsWithALineThatAPipelineCanParse(t *testing.T) {
+	t.Chdir(t.TempDir())
+	taken := listenSilently(t)
+	args := []string{"run", "--set", "source.url=postgres://u@127.0.0.1:1/d", "--set", "kafka.brokers=127.0.0.1:1", "--set", "admin.listen=" + taken}
+	code, stdout, stderr := cli(t, nil, args...)
+	if code != exitFailure || stdout != "" {
+		t.Errorf("exit code %d: %s", code, stdout)
+	}
+	var last map[string]string
+	for line := range strings.Lines(stderr) {
+		last = nil
+		if err := json.Unmarshal([]byte(line), &last); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+	if last["level"] != "error" || last["message"] != "stopped by an error" || !strings.Contains(last["error"], taken+" is in use") ||
+		strings.Contains(last["error"], "To fix it") || !strings.HasPrefix(last["fix"], "give admin.listen another address") {
+		t.Errorf("%v", last)
+	}
+
+	code, _, stderr = cli(t, nil, append(args, "--set", "log.format=console")...)
+	if code != exitFailure || strings.Count(stderr, "is in use") != 1 || !strings.Contains(stderr, "\ncdc-relay: admin.listen") && !strings.HasPrefix(stderr, "cdc-relay: admin.listen") {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
