@@ -206,7 +206,7 @@ func (r *report) table(f Facts, t route.Table) {
 		}
 	}
 	if ct.Kind == catalog.KindPartitioned {
-		r.pass(label, "exists, with %d partitions", len(ct.Partitions))
+		r.pass(label, "exists; partitions: %d", len(ct.Partitions))
 	} else {
 		r.pass(label, "exists")
 	}

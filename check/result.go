@@ -90,7 +90,7 @@ func WriteText(w io.Writer, rs []Result) error {
 		}
 	}
 	n := count(rs)
-	fmt.Fprintf(&b, "\n%d passed, %d warnings, %d failed, %d skipped\n", n[Pass], n[Warn], n[Fail], n[Skip])
+	fmt.Fprintf(&b, "\n%d passed, %d with a warning, %d failed, %d skipped\n", n[Pass], n[Warn], n[Fail], n[Skip])
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -60,7 +60,7 @@ func (r *run) adopt(ctx context.Context) error {
 		if err := r.save(ctx, m, true); err != nil {
 			return err
 		}
-		r.say("marked slot %q at %s, with %d open gaps", r.Slot, m.LSN, len(m.Gaps))
+		r.say("marked slot %q at %s, with %s", r.Slot, m.LSN, count(len(m.Gaps), "open gap"))
 	}
 	return r.advance(ctx)
 }
@@ -208,7 +208,7 @@ func (r *run) ask(gaps []checkpoint.Gap) error {
 	}
 	question := fmt.Sprintf("Go on from %s?", r.LSN)
 	if len(gaps) > 0 {
-		question = fmt.Sprintf("Go on from %s, and record %d gaps whose events may never have been published?", r.LSN, len(gaps))
+		question = fmt.Sprintf("Go on from %s, and record %s of events that may never have been published?", r.LSN, count(len(gaps), "gap"))
 	}
 	if r.LSN > r.slot.Confirmed {
 		question = fmt.Sprintf("Events from %s to %s will not be streamed any more. ", r.slot.Confirmed, r.LSN) + question

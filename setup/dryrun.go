@@ -23,6 +23,11 @@ func dryRun(o Options) error {
 		}
 	}
 	var b strings.Builder
+	number := 0
+	step := func(format string, args ...any) {
+		number++
+		fmt.Fprintf(&b, "-- %d. "+format+"\n", append([]any{number}, args...)...)
+	}
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 
 	line("-- Run in database %s, not in one transaction: the slot comes after the", database)
@@ -30,21 +35,21 @@ func dryRun(o Options) error {
 	line("-- wal_level = logical; and a restart), and a free entry in max_replication_slots")
 	line("-- and max_wal_senders.")
 	line("")
-	line("-- 1. The relay's role. It needs nothing else to run: no SELECT.")
+	step("The relay's role. It needs nothing else to run: no SELECT.")
 	line("-- CREATE ROLE %s LOGIN REPLICATION PASSWORD '...';", catalog.Ident(user))
 	line("-- GRANT CONNECT ON DATABASE %s TO %s;", catalog.Ident(database), catalog.Ident(user))
 	line("-- On Amazon RDS, instead of REPLICATION: GRANT rds_replication TO %s;", catalog.Ident(user))
 	line("")
 	if o.CreateTable && slices.Contains(o.Tables, DefaultTable) {
-		line("-- 2. The outbox table, where it does not exist. Writers need:")
+		step("The outbox table, where it does not exist. Writers need:")
 		line("-- GRANT INSERT ON %s TO ...;", DefaultTable.SQL())
 		line("%s", strings.TrimSpace(migrations.SQL()))
 		line("")
 	}
-	line("-- 3. The publication, before the slot.")
+	step("The publication, before the slot.")
 	line("%s;", catalog.CreatePublicationSQL(o.Publication, o.Tables))
 	line("")
-	line("-- 4. The slot. This waits for transactions that are open in any database.")
+	step("The slot. This waits for transactions that are open in any database.")
 	if o.Failover {
 		line("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot(%s, '%s', failover => true);",
 			catalog.Literal(o.Slot), catalog.Plugin)
@@ -52,7 +57,19 @@ func dryRun(o Options) error {
 		line("%s;", catalog.CreateSlotSQL(0, o.Slot, false))
 	}
 	line("")
-	line("-- 5. Then `cdc-relay setup --existing-slot` saves the first mark.")
+	again := "cdc-relay setup" + o.Flags + " --existing-slot"
+	if len(o.Topics) == 0 {
+		step("Then `%s` saves the first mark.", again)
+	} else {
+		step("Then `%s --create-topics` saves the first mark, and makes", again)
+		line("-- these topics of Kafka where they do not exist:")
+		if o.MarkTopic != "" {
+			line("--   %s: 1 partition, cleanup.policy=compact (the marks)", o.MarkTopic)
+		}
+		for _, t := range o.Topics {
+			line("--   %s: %s", t.Name, count(t.Partitions, "partition"))
+		}
+	}
 	_, err := fmt.Fprint(o.Out, b.String())
 	return err
 }

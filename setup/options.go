@@ -53,9 +53,14 @@ type Options struct {
 	Failover bool
 	// SlotTimeout bounds the creation of the slot; zero takes DefaultSlotTimeout.
 	SlotTimeout time.Duration
-	// Topics are made by CreateTopic, which changes nothing for one that exists.
+	// Topics are made by CreateTopic, which changes nothing for one that exists, and
+	// tells whether it made it and how many partitions it has.
 	Topics      []Topic
-	CreateTopic func(context.Context, Topic) error
+	CreateTopic func(context.Context, Topic) (made bool, partitions int, err error)
+	// Of a dry run: the topic of the marks, "" when they are kept elsewhere, and the
+	// flags with which the relay is called again.
+	MarkTopic string
+	Flags     string
 	// DryRun writes to Out the SQL that does all this, and does nothing: neither
 	// the database nor the store is asked.
 	DryRun bool

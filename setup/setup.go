@@ -110,7 +110,8 @@ func (r *run) ensurePublication(ctx context.Context) error {
 		if catalog.SQLState(err) != insufficientPrivilege {
 			return fmt.Errorf("create publication %q: %w", r.Publication, err)
 		}
-		grant := "GRANT CREATE ON DATABASE " + catalog.Ident(r.server.Database) + " TO " + r.role()
+		grant := "GRANT CREATE ON DATABASE " + catalog.Ident(r.server.Database) + " TO " + r.role() +
+			", which must own the tables too (" + tableList(r.Tables) + ")"
 		if r.server.Role.CreateInDatabase {
 			grant = "a publication needs the owner of its tables: run as such " + create
 		}
@@ -282,10 +283,15 @@ func (r *run) beyondEnd() error {
 
 func (r *run) createTopics(ctx context.Context) error {
 	for _, t := range r.Topics {
-		if err := r.CreateTopic(ctx, t); err != nil {
+		made, partitions, err := r.CreateTopic(ctx, t)
+		switch {
+		case err != nil:
 			return elsewhere(err, "topic %q cannot be created", t.Name)
+		case made:
+			r.say("created topic %q with %s", t.Name, count(partitions, "partition"))
+		default:
+			r.say("topic %q exists, with %s", t.Name, count(partitions, "partition"))
 		}
-		r.say("topic %q is there", t.Name)
 	}
 	return nil
 }
@@ -309,4 +315,12 @@ func tableList(tables []catalog.TableName) string {
 		names[i] = t.String()
 	}
 	return strings.Join(names, ", ")
+}
+
+// count is a number of things, such as 1 gap and 2 gaps.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }

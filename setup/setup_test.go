@@ -36,13 +36,14 @@ func TestSetup_MakesAllAndIsIdempotent(t *testing.T) {
 	e.o.CreateTable = true
 	var topics []string
 	e.o.Topics = []Topic{{Name: "outbox.event.order", Partitions: 6, Replication: -1}}
-	e.o.CreateTopic = func(_ context.Context, topic Topic) error {
+	e.o.CreateTopic = func(_ context.Context, topic Topic) (bool, int, error) {
 		topics = append(topics, fmt.Sprint(topic))
-		return nil
+		return len(topics) == 1, 6, nil
 	}
 	e.mustSetup()
 	e.complete()
-	e.says("applied migration 00001_outbox.sql", "created publication", "created slot", "marked slot")
+	e.says("applied migration 00001_outbox.sql", "created publication", "created slot", "marked slot",
+		`created topic "outbox.event.order" with 6 partitions`)
 	if len(e.mark().Gaps) != 0 {
 		t.Errorf("gaps of an empty table: %v", e.mark().Gaps)
 	}
@@ -53,7 +54,7 @@ func TestSetup_MakesAllAndIsIdempotent(t *testing.T) {
 	}
 	m, saves := e.mark(), e.store.saves
 	e.mustSetup()
-	e.says("already set up")
+	e.says("already set up", `topic "outbox.event.order" exists, with 6 partitions`)
 	if e.store.saves != saves || e.mark().Epoch != m.Epoch {
 		t.Error("a second setup saved a mark")
 	}
@@ -175,7 +176,8 @@ func TestSetup_NamesThePrivilegeThatIsMissing(t *testing.T) {
 	e.as(role)
 	e.stops(e.setup(), 0, "REPLICATION", `ALTER ROLE "`+role+`" REPLICATION`)
 	e.sql("ALTER ROLE " + role + " REPLICATION")
-	e.stops(e.setup(), 0, "may not create publication", `GRANT CREATE ON DATABASE "`+e.db+`" TO "`+role+`"`, "--dry-run")
+	e.stops(e.setup(), 0, "may not create publication", `GRANT CREATE ON DATABASE "`+e.db+`" TO "`+role+`", which must own the tables too (public.outbox)`,
+		"CDC_RELAY_SOURCE_URL", "--dry-run", "--existing-slot")
 	e.sql("GRANT CREATE ON DATABASE " + e.db + " TO " + role)
 	e.stops(e.setup(), 0, "owner of its tables", "CREATE PUBLICATION")
 	e.sql("ALTER TABLE outbox OWNER TO " + role)
@@ -285,7 +287,7 @@ func TestSetup_DryRunPrintsWhatADBARunsAndTouchesNothing(t *testing.T) {
 	e.o.DryRun, e.o.CreateTable, e.o.Store = true, true, nil
 	e.mustSetup()
 	script := e.out.String()
-	e.says("CREATE ROLE", "GRANT CONNECT", "CREATE TABLE public.outbox", `CREATE PUBLICATION "Cdc Relay"`, "pg_create_logical_replication_slot", "--existing-slot")
+	e.says("\n-- 1. ", "\n-- 2. ", "\n-- 3. ", "\n-- 4. ", "\n-- 5. Then `cdc-relay setup --existing-slot` saves", "CREATE ROLE", "GRANT CONNECT", "CREATE TABLE public.outbox", `CREATE PUBLICATION "Cdc Relay"`, "pg_create_logical_replication_slot", "--existing-slot")
 	if _, ok := e.slot(); ok {
 		t.Fatal("a dry run made a slot")
 	}
@@ -300,6 +302,22 @@ func TestSetup_DryRunPrintsWhatADBARunsAndTouchesNothing(t *testing.T) {
 	e.complete()
 	if strings.Contains(e.out.String(), "warning") {
 		t.Errorf("a setup by script is doubted: %s", e.out.String())
+	}
+}
+
+func TestSetup_DryRunCountsItsStepsAndListsTheTopics(t *testing.T) {
+	var out strings.Builder
+	o := Options{Slot: "s", Publication: "p", Tables: []catalog.TableName{{Schema: "shop", Name: "events"}}, DryRun: true, Out: &out,
+		Topics: []Topic{{Name: "orders", Partitions: 6}, {Name: "alone", Partitions: 1}}, MarkTopic: "marks", Flags: " --config relay.yaml"}
+	if err := Setup(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\n-- 1. ", "\n-- 2. The publication", "\n-- 3. The slot",
+		"\n-- 4. Then `cdc-relay setup --config relay.yaml --existing-slot --create-topics` saves",
+		"\n--   marks: 1 partition, cleanup.policy=compact", "\n--   orders: 6 partitions\n", "\n--   alone: 1 partition\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
 	}
 }
 

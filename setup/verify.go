@@ -195,7 +195,8 @@ func (r *run) lacks(err error, step, grant string) error {
 	return &fault.Error{
 		Class: fault.Stop,
 		What:  fmt.Sprintf("role %q may not %s", r.server.Role.Name, step),
-		Fix:   grant + "; or let a DBA run the SQL of `cdc-relay setup --dry-run`",
-		Err:   err,
+		Fix: grant + "; or run setup as the owner of the tables, whom CDC_RELAY_SOURCE_URL names; " +
+			"or let a DBA run the SQL of `cdc-relay setup --dry-run`, then `cdc-relay setup --existing-slot`",
+		Err: err,
 	}
 }

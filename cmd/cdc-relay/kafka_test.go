@@ -9,7 +9,33 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/check"
 	"github.com/cdc-relay/cdc-relay/config"
+	"github.com/cdc-relay/cdc-relay/setup"
 )
+
+func TestSetup_TellsWhetherATopicWasMade(t *testing.T) {
+	fake, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(fake.Close)
+	cfg := config.Default()
+	cfg.Kafka.Brokers = fake.ListenAddrs()
+	cluster, err := openCluster(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeCluster(cluster) })
+	for _, want := range []struct {
+		name       string
+		made       bool
+		partitions int
+	}{{"orders", false, 3}, {"new", true, 6}, {"new", false, 6}} {
+		made, partitions, err := createTopic(t.Context(), cluster, setup.Topic{Name: want.name, Partitions: 6, Replication: 1})
+		if err != nil || made != want.made || partitions != want.partitions {
+			t.Errorf("%s: made %t, %d partitions, %v", want.name, made, partitions, err)
+		}
+	}
+}
 
 func TestChecks_LookAtTopics(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "orders"))

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ import (
 type setupFlags struct {
 	dryRun, existingSlot, createTopics, createTable bool
 	slotTimeout                                     time.Duration
+	again                                           string // flags to repeat
 }
 
 func (a *app) setupCommand(o *options) *cobra.Command {
@@ -33,9 +35,10 @@ the topic of the marks; the slot; its first mark; with --create-topics the topic
 of the events. What is there already is verified and left as it is, so that setup
 may be repeated, and finishes what a broken one began.
 
-The role needs LOGIN and REPLICATION, and for what setup makes: CREATE on the
-database and ownership of the outbox tables. --dry-run prints the SQL, so that
-somebody else can run it; a slot made so is taken with --existing-slot.`,
+The role needs LOGIN and REPLICATION, and for what setup makes more than run
+does: CREATE on the database and ownership of the outbox tables. Either run it as
+their owner, named by CDC_RELAY_SOURCE_URL; or give the SQL that --dry-run prints
+to a DBA, and take the slot that it makes with --existing-slot.`,
 		Example: `  cdc-relay setup
   cdc-relay setup --create-topics
   cdc-relay setup --dry-run > setup.sql
@@ -53,6 +56,7 @@ somebody else can run it; a slot made so is taken with --existing-slot.`,
 			a.warn(cfg)
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
+			f.again = fileFlag(o)
 			return a.setup(ctx, cfg, f)
 		},
 	}
@@ -82,6 +86,8 @@ func (a *app) setup(ctx context.Context, cfg config.Config, f setupFlags) error 
 		}
 	}
 	if f.dryRun {
+		so.MarkTopic = checkWant(cfg).MarkTopic
+		so.Flags = f.again
 		return setup.Setup(ctx, so)
 	}
 	cluster, err := openCluster(cfg)
@@ -93,8 +99,8 @@ func (a *app) setup(ctx context.Context, cfg config.Config, f setupFlags) error 
 		if err := reach(ctx, cfg, cluster); err != nil {
 			return err
 		}
-		so.CreateTopic = func(ctx context.Context, t setup.Topic) error {
-			return cluster.CreateTopic(ctx, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replication: t.Replication})
+		so.CreateTopic = func(ctx context.Context, t setup.Topic) (bool, int, error) {
+			return createTopic(ctx, cluster, t)
 		}
 	}
 	so.Store = openStore(cfg, cluster, zap.NewNop())
@@ -106,6 +112,34 @@ func (a *app) setup(ctx context.Context, cfg config.Config, f setupFlags) error 
 	}
 	return setup.Setup(ctx, so)
 }
+
+// createTopic makes a topic that does not exist. It tells whether it did, and how
+// many partitions the topic has.
+func createTopic(ctx context.Context, cluster *broker.Cluster, t setup.Topic) (made bool, partitions int, err error) {
+	there, err := cluster.Metadata(ctx, t.Name)
+	if err != nil {
+		return false, 0, err
+	}
+	if topic := there[t.Name]; topic.Err == nil {
+		return false, len(topic.Partitions), nil
+	}
+	err = cluster.CreateTopic(ctx, broker.TopicSpec{Name: t.Name, Partitions: t.Partitions, Replication: t.Replication})
+	return err == nil, t.Partitions, err
+}
+
+// fileFlag is the flag --config as it was given, for a command line that is shown;
+// "" without it.
+func fileFlag(o *options) string {
+	switch {
+	case o.file == "":
+		return ""
+	case plainPath.MatchString(o.file):
+		return " --config " + o.file
+	}
+	return fmt.Sprintf(" --config %q", o.file)
+}
+
+var plainPath = regexp.MustCompile(`^[\w./+-]+$`)
 
 // reach asks the brokers once, so that a person is not kept waiting by one that
 // is away.
@@ -155,7 +189,13 @@ func (a *app) adoptCommand(o *options) *cobra.Command {
 		Long: `Take over a slot where it and its mark disagree: a slot without a mark, or one
 that is ahead of it because it was made anew or advanced by hand. Both positions
 and what may be missing are shown, and after a yes the mark is set to LSN and the
-gap is recorded. Nothing is deleted or published.`,
+gap is recorded. Nothing is deleted or published.
+
+LSN is the slot's confirmed_flush_lsn, by which nothing is skipped; cdc-relay status
+shows it as confirmed, and so does
+  SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'cdc_relay'
+Or it is a later one, up to SELECT pg_current_wal_lsn(): what lies between is then
+skipped for good. The message that asks for adopt says which of the two it is.`,
 		Example: `  cdc-relay adopt --lsn 0/16B3748
   cdc-relay adopt --lsn 0/16B3748 --yes`,
 		Args: noArgs,
