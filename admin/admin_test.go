@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -276,7 +277,7 @@ func TestServer_Pages(t *testing.T) {
 		{http.MethodHead, LivePath, 200, ""},
 		{http.MethodPost, LivePath, 405, ""},
 		{http.MethodGet, MetricsPath, 200, "cdc_relay_build_info{"},
-		{http.MethodGet, "/", 404, ""},
+		{http.MethodGet, "/", 200, ReadyPath},
 		{http.MethodGet, "/debug/pprof/", 404, ""},
 	} {
 		code, body := get(t, tc.method, url+tc.path)
@@ -298,5 +299,34 @@ func TestListen_PortInUseNamesPortAndKey(t *testing.T) {
 	_, err = Listen(addr, src.status, m, "")
 	if err == nil || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), "admin.listen") || fault.ClassOf(err) != fault.Stop {
 		t.Error(err)
+	}
+}
+
+func TestState_TheServerIsNotBehindWhatItSent(t *testing.T) {
+	s := busy(time.Now())
+	s.ServerLSN, s.Received = 0x100, 0x200
+	if got := NewState(s, "", time.Now()).Positions; got.Server != "0/200" || got.Received != "0/200" {
+		t.Errorf("%+v", got)
+	}
+	s.ServerLSN = 0x300
+	if got := NewState(s, "", time.Now()).Positions; got.Server != "0/300" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestHandler_ShowsThePathsAtTheFront(t *testing.T) {
+	src := &source{s: busy(time.Now())}
+	h := handler(src.status, NewMetrics("v", ""), "v")
+	for path, code := range map[string]int{"/": http.StatusOK, "/other": http.StatusNotFound} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+		if w.Code != code {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+		for _, p := range []string{LivePath, ReadyPath, MetricsPath} {
+			if path == "/" && !strings.Contains(w.Body.String(), "\n"+p+" ") {
+				t.Errorf("no %s in %s", p, w.Body)
+			}
+		}
 	}
 }

@@ -37,6 +37,14 @@ const (
 	maxHeaderBytes  = 16 << 10
 )
 
+// front is the page at /.
+const front = `cdc-relay
+
+` + LivePath + `    200 while the process serves
+` + ReadyPath + `   200 when streaming with progress, or standing by; else 503 with the reason
+` + MetricsPath + `  for Prometheus
+`
+
 // Server serves /livez, /readyz and /metrics.
 type Server struct {
 	listener net.Listener
@@ -101,6 +109,10 @@ func (s *Server) Close() error { return s.http.Close() }
 
 func handler(status func() relay.Status, m *Metrics, version string) http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, front)
+	})
 	mux.HandleFunc("GET "+LivePath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok\n")

@@ -91,9 +91,10 @@ func NewState(s relay.Status, version string, now time.Time) State {
 		Ready: s.Ready, State: s.State, Reason: s.Reason, Since: s.Since,
 		Version: version, Slot: s.Slot, Publication: s.Publication, SystemID: s.SystemID,
 		Timeline: s.Timeline, Epoch: s.Epoch, ServerVersion: s.ServerVersion,
+		// The server is asked now and then; what it sent since, it has.
 		Positions: Positions{
 			Received: lsn(s.Received), Acked: lsn(s.Acked), Durable: lsn(s.Durable),
-			Confirmed: lsn(s.Confirmed), Server: lsn(s.ServerLSN), Restart: lsn(s.RestartLSN),
+			Confirmed: lsn(s.Confirmed), Server: lsn(max(s.ServerLSN, s.Received)), Restart: lsn(s.RestartLSN),
 		},
 		LagBytes: s.LagBytes, LagSeconds: age(s.OldestUnacked, now), RetainedBytes: s.RetainedBytes, SafeWALBytes: s.SafeWALBytes,
 		Published: s.Sink.Published, InFlightBytes: s.Sink.InFlightBytes, BudgetBytes: s.Sink.BudgetBytes,
