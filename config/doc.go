@@ -20,7 +20,7 @@ exists, else nothing but the environment. ` + "`cdc-relay config example`" + ` p
   problem is reported at once, before anything connects, with exit code 2. Anchors and aliases may be used; a
   second document may not.
 - Each key ` + "`a.b.c`" + ` can be given by the environment as ` + "`CDC_RELAY_A_B_C`" + `, which wins over the file; ` + "`--set a.b.c=value`" + `
-  wins over both. Lists are written ` + "`a,b,c`" + ` and maps ` + "`k=v,k=v`" + `. A variable that begins with ` + "`CDC_RELAY_`" + ` and names no
+  wins over both (of a table: ` + "`--set 'outbox[0].topic=orders'`" + `). Lists are written ` + "`a,b,c`" + ` and maps ` + "`k=v,k=v`" + `. A variable that begins with ` + "`CDC_RELAY_`" + ` and names no
   key is an error, except ` + "`CDC_RELAY_TEST_*`" + ` and what Kubernetes sets for a Service of that name.
 - The outbox tables are numbered from 0: ` + "`CDC_RELAY_OUTBOX_1_TABLE`" + ` is the second table's. The number of the first may
   be left out: ` + "`CDC_RELAY_OUTBOX_TABLE`" + `. Numbers go on from the file's tables without a hole.
