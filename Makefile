@@ -22,6 +22,7 @@ help: ## List the commands.
 demo: ## Set up everything and show orders flowing from PostgreSQL to Kafka; KAFKA=real, RATE=5, DURATION=30s, KILL=1.
 	@scripts/deps.sh demo
 	@mkdir -p bin
+	@echo "building cdc-relay and cdc-relay-demo ..."
 	@go build -o bin/ ./cmd/cdc-relay ./cmd/cdc-relay-demo
 	@exec bin/cdc-relay-demo # not by "go run", which turns Ctrl-C into an error
 

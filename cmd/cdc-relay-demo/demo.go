@@ -86,6 +86,9 @@ type step struct {
 func (d *demo) steps(ctx context.Context, steps ...step) error {
 	for _, s := range steps {
 		began := time.Now()
+		if s.name != "" {
+			d.out.print("  %s", d.out.style(dim, "starting "+s.name+" ..."))
+		}
 		text, err := s.do(ctx)
 		if err != nil {
 			return err
@@ -311,8 +314,16 @@ func (d *demo) summary(c counts, exit int) {
 	}
 	d.out.print("  latency   p50 %s, p99 %s, longest %s (from sending COMMIT to the consumer)", millis(c.P50), millis(c.P99), millis(c.Max))
 	if d.relay != nil && exit >= 0 {
-		d.out.print("  relay     killed %d times; stopped cleanly at last, exit code %d", d.relay.kills, exit)
+		d.out.print("  relay     killed %s; stopped cleanly at last, exit code %d", times(d.relay.kills), exit)
 	}
+}
+
+// times is how often something happened.
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
 }
 
 // removeUnlessKept removes the demo's directory, unless it is wanted for a look.

@@ -79,6 +79,11 @@ func TestDemo_EveryOrderArrives(t *testing.T) {
 			var b strings.Builder
 			c, err := run(ctx, o, newScreen(&b, false))
 			ok := err == nil && c.ok() && c.Arrived == c.Committed && c.Arrived > 20 && c.RolledBack > 0 && (o.Kill || c.Duplicates == 0)
+			for _, name := range []string{"PostgreSQL", "Kafka", "relay"} {
+				if began, there := strings.Index(b.String(), "starting "+name+" ..."), strings.Index(b.String(), "\n  "+name+" "); began < 0 || there < began {
+					t.Errorf("does not say at once that %s is starting:\n%s", name, b.String())
+				}
+			}
 			if o.Kill && !strings.Contains(b.String(), "was killed by signal 9") {
 				ok = false
 			}

@@ -70,7 +70,7 @@ func parse(args []string) (options, int) {
 	f.Float64Var(&o.Rate, "rate", env.number("RATE", 5), "`number` of transactions a second")
 	f.DurationVar(&o.Duration, "duration", env.duration("DURATION"), "end by itself after this `time`; 0: at Ctrl-C")
 	f.StringVar(&o.Kafka, "kafka", env.text("KAFKA", "embedded"), "`kind` of broker: embedded (kfake, in this process) or real (Apache Kafka; needs Java and, once, Maven)")
-	f.BoolVar(&o.Kill, "kill", env.truth("KILL"), "kill the relay now and then, to show that nothing is lost")
+	f.BoolVar(&o.Kill, "kill", env.truth("KILL"), "kill the relay every 2 to 6 seconds, to show that nothing is lost")
 	f.StringVar(&o.Version, "pg", env.text("PG", ""), "major `version` of PostgreSQL to prefer, of those installed")
 	f.StringVar(&o.Relay, "relay", "", "the relay's `binary`; by default the one beside this program, else it is built")
 	f.StringVar(&o.Postgres, "postgres", "", "use the database at this `URL` instead of starting a server")
