@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -32,10 +31,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := Parse("f.yaml", data, nil, nil)
 		if err != nil {
-			if strings.Contains(err.Error(), "s3cr3t") {
-				t.Errorf("shows the secret:\n%s", err)
-			}
-			return
+			return // that no secret is shown has tests of its own: here a "secret" could be the name of a key
 		}
 		var out bytes.Buffer
 		if err := Print(&out, c); err != nil {

@@ -117,3 +117,10 @@ func TestSource_AddressesAreThoseThatAreTried(t *testing.T) {
 		}
 	}
 }
+
+func TestParse_ShowsNothingOfAFileThatIsNoConfiguration(t *testing.T) {
+	_, err := Parse("password.txt", []byte("s3cr3t"), nil, nil)
+	if err == nil || strings.Contains(err.Error(), "s3cr3t") || !strings.Contains(err.Error(), "must hold keys") {
+		t.Errorf("%v", err)
+	}
+}
