@@ -157,7 +157,7 @@ func (d *decoder) entries(n ast.Node, path string, depth int) []entry {
 	values, ok := mapping(n)
 	if !ok {
 		d.problem(n, path, "must hold keys, as \"key: value\" on lines of their own, not %s", describe(n))
-		if path == "" { // another file than a configuration, of which any line may be a secret
+		if _, list := n.(*ast.SequenceNode); path == "" && !list { // another file than a configuration, of which any line may be a secret
 			d.problems[len(d.problems)-1].Source = ""
 		}
 		return nil
