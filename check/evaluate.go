@@ -127,7 +127,11 @@ func (r *report) publication(w Want, f Facts) {
 	p, name := f.Publication, w.Preflight.Publication
 	quoted := catalog.Ident(name)
 	if !f.HasPublication {
-		r.add("publication", Fail, runSetup, "%q does not exist", name)
+		fix := runSetup
+		if f.HasSlot && f.HasMark { // setup makes none then: what the slot holds from before it cannot be decoded
+			fix = catalog.CreatePublicationSQL(name, w.Preflight.Tables) + "; then " + preflight.Repaired
+		}
+		r.add("publication", Fail, fix, "%q does not exist", name)
 		return
 	}
 	r.pass("publication", "%q exists, owned by %s", name, p.Owner)
