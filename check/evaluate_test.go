@@ -111,7 +111,8 @@ func TestEvaluate_FindsEachDefect(t *testing.T) {
 		"synchronous":         {func(_ *Want, f *Facts) { f.Server.SynchronousStandbyNames = "*" }, "synchronous_standby_names", Fail, "wait for Kafka"},
 		"synchronous allowed": {func(w *Want, f *Facts) { f.Server.SynchronousStandbyNames = "*"; w.Preflight.AllowSynchronous = true }, "synchronous_standby_names", Warn, "may wait"},
 
-		"no publication":       {func(_ *Want, f *Facts) { f.HasPublication = false }, "publication", Fail, "cdc-relay setup"},
+		"no publication":       {func(_ *Want, f *Facts) { f.HasPublication = false }, "publication", Fail, "cdc-relay adopt"},
+		"nothing set up":       {func(_ *Want, f *Facts) { f.HasPublication, f.HasSlot, f.HasMark = false, false, false }, "publication", Fail, "cdc-relay setup"},
 		"no inserts":           {func(_ *Want, f *Facts) { f.Publication.Insert = false }, "publication inserts", Fail, "publish = 'insert'"},
 		"more than inserts":    {func(_ *Want, f *Facts) { f.Publication.Update = true }, "publication inserts", Warn, "more than inserts"},
 		"not via root":         {func(_ *Want, f *Facts) { f.Publication.ViaRoot = false }, "publication via root", Warn, "publish_via_partition_root"},
