@@ -9,8 +9,8 @@ rest=()
 for name in $(tr ',' ' ' <<<"${RUN:-}"); do
 	case $name in
 	decoder) scripts/fuzz.sh || failed=1 ;;
-	tracker) go test -count=1 -v ./checkpoint -run '^TestTracker_' | grep -vE '^=== ' || failed=1 ;;
-	java_partitioning) go test -count=1 -v ./sink/kafka -run '^TestMurmur2_|^TestPartition' | grep -vE '^=== ' || failed=1 ;;
+	tracker) go test -count=1 -v ./checkpoint -run '^TestTracker_' | grep --line-buffered -vE '^=== ' || failed=1 ;;
+	java_partitioning) go test -count=1 -v ./sink/kafka -run '^TestMurmur2_|^TestPartition' | grep --line-buffered -vE '^=== ' || failed=1 ;;
 	*) rest+=("$name") ;;
 	esac
 done
@@ -38,7 +38,7 @@ for v in $versions; do
 	echo "== e2e on PostgreSQL $v"
 	echo "-- PostgreSQL $v" >>"$results"
 	CDC_RELAY_TEST_PG_VERSION=$v go test -count=1 -v -timeout "${E2E_TIMEOUT:-60m}" ./e2e -run "$pattern" ${ARGS:+-args $ARGS} </dev/null 2>&1 |
-		{ grep -vE '^=== (RUN|PAUSE|CONT|NAME)' || true; } || failed=1
+		{ grep --line-buffered -vE '^=== (RUN|PAUSE|CONT|NAME)' || true; } || failed=1
 done
 if [ -z "${RUN:-}" ] || [ "$versions" != "${versions% *}" ]; then
 	echo "== results" # once more, all in one place

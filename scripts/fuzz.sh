@@ -16,7 +16,7 @@ while read -r dir name; do
 	cache=$PWD/.cache/fuzz/$dir
 	mkdir -p "$cache"
 	(cd "$dir" && timeout --preserve-status -s INT -k 60s "${FUZZTIME:-10s}" "$bins/$name.test" \
-		-test.run '^$' -test.fuzz "^$name\$" -test.fuzzcachedir "$cache" </dev/null 2>&1) | { grep -vE '^fuzz: elapsed' || true; }
+		-test.run '^$' -test.fuzz "^$name\$" -test.fuzzcachedir "$cache" </dev/null 2>&1) | { grep --line-buffered -vE '^fuzz: elapsed' || true; }
 	rm "$bins/$name.test"
 done <<<"$targets"
 # The end of a loop that stops at the first failure.
