@@ -165,11 +165,24 @@ func (c *Container) Kill9() {
 }
 
 // Pause freezes all processes in the container: connections stay open and nothing answers.
+//
+// With cgroups of version 1 the kernel freezes threads one by one, and those that start meanwhile or wait for a disk are missed:
+// runc then thaws all, tries a bounded number of times, and gives up ("unable to freeze", libcontainer/cgroups/fs/freezer.go). A
+// busy JVM can outlast that, so it is asked again here.
 func (c *Container) Pause() error {
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
-	_, err := c.docker.ContainerPause(ctx, c.id, client.ContainerPauseOptions{})
-	return err
+	for {
+		_, err := c.docker.ContainerPause(ctx, c.id, client.ContainerPauseOptions{})
+		if err == nil || !strings.Contains(err.Error(), "unable to freeze") {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // Resume lets a paused container go on.
