@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -66,6 +67,9 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	r.topic = r.k.Topic(t, "orders", o.partitions, o.topicConf)
 	r.marks = e2e.UniqueName(t, "marks")
 	r.slot = "cdc_relay"
+	if os.Getenv("CDC_RELAY_TEST_POSTGRES") != "" {
+		r.slot = r.pg.Database // slots are the server's, which has other users
+	}
 	r.dsn = r.pg.DSN()
 	if o.noTable {
 		return r
