@@ -69,6 +69,7 @@ func TestE2E_LargeTransaction(t *testing.T) {
 func (r *rig) publishLarge(t *testing.T, c largeCase) (o largeOutcome) {
 	t.Helper()
 	r.topic = r.k.Topic(t, c.name, 6, map[string]string{"max.message.bytes": strconv.Itoa(8 * mib)})
+	e2e.SampleConfirmed(t, r.pg, r.slot) // fails the test by itself
 	relay := r.startReady(t)
 	// A payload is its row's number, again and again.
 	r.pg.Exec(t, fmt.Sprintf(`INSERT INTO outbox (id, aggregateid, payload)
