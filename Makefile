@@ -59,6 +59,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s).
 bench-quick: ## Drain 1,000,000 committed rows and print the rate.
 	@RUN=drain CDC_RELAY_BENCH=1 scripts/e2e.sh
 
+.PHONY: bench-go
+bench-go: ## Run the benchmarks in Go of every step of an event, and of all together; ARGS=<flags of go test>.
+	@go test -run '^$$' -bench . $(ARGS) ./decoder ./route ./checkpoint ./sink/kafka ./replication ./relay
+
 .PHONY: lint
 lint: ## Run golangci-lint, with the import rules of .golangci.yml; go vet where it cannot be installed.
 	@scripts/lint.sh
