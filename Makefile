@@ -56,8 +56,12 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s).
 	@scripts/fuzz.sh
 
 .PHONY: bench-quick
-bench-quick: ## Drain 1,000,000 committed rows and print the rate.
-	@RUN=drain CDC_RELAY_BENCH=1 scripts/e2e.sh
+bench-quick: ## Drain a backlog by the relay and by pg_recvlogical, a few minutes; ARGS="-rows=200000 -rounds=2 -tx-rows=1".
+	@scripts/bench.sh quick $(ARGS)
+
+.PHONY: bench
+bench: ## Measure everything side by side (hours), go on where a run was broken off; RUN=<cells>, ARGS=-fresh. See bench/README.md.
+	@scripts/bench.sh run $(ARGS)
 
 .PHONY: bench-go
 bench-go: ## Run the benchmarks in Go of every step of an event, and of all together; ARGS=<flags of go test>.
