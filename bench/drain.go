@@ -17,6 +17,7 @@ type drain struct {
 	rows, slowRows, txRows, size int
 	pg                           string
 	backlog                      rig.Backlog
+	recordSize                   int // mean bytes of the relay's records
 }
 
 func drainName(size, txRows int) string { return fmt.Sprintf("%s/tx%d", sizeName(size), txRows) }
@@ -50,6 +51,11 @@ func (d *drain) systems(quick bool) []*system {
 		{name: "pg_recvlogical", run: d.byRecvlogical},
 		{name: "null", run: d.byNull},
 		{name: "kafka", run: d.byKafka, missing: d.noKafka},
+	}
+	// In the quick run these only say whether the bar of the relay to Kafka applies.
+	all = append(all, &system{name: "perf-beside", run: d.byPerfToolBeside, missing: d.noPerfTool, slow: quick})
+	if !quick {
+		all = append(all, &system{name: "perf", run: d.byPerfTool, missing: d.noPerfTool})
 	}
 	return all
 }
@@ -119,6 +125,11 @@ func (d *drain) byKafka(ctx context.Context, _ int) (outcome, error) {
 	have, err := d.Records(ctx, topic)
 	if err != nil {
 		return outcome{}, err
+	}
+	if d.recordSize == 0 {
+		if d.recordSize, err = d.RecordSize(ctx, topic); err != nil {
+			return outcome{}, err
+		}
 	}
 	if have != int64(d.rows) {
 		return outcome{}, fmt.Errorf("%d records in the topic, of %d", have, d.rows)

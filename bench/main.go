@@ -120,7 +120,7 @@ func quickCommand() *cobra.Command {
 			return o.measure(cmd.Context(), quickGroups(o), quickResults)
 		},
 	}
-	o.flags(cmd, options{rows: 500_000, slowRows: 1000, rounds: 5, txRows: []int{1, 1000}, sizes: []int{300}, out: resultsPath(".cache/bench/quick.json")})
+	o.flags(cmd, options{rows: 1_000_000, slowRows: 1000, rounds: 5, txRows: []int{1, 1000}, sizes: []int{300}, out: resultsPath(".cache/bench/quick.json")})
 	cmd.Flags().BoolVar(&o.resume, "resume", false, "go on with an interrupted run")
 	return cmd
 }

@@ -112,5 +112,14 @@ func drainResult(f record.File, g string, txRows int) result {
 	return r
 }
 
-// kafkaBarApplies tells whether this machine can reach the bar at all.
-func kafkaBarApplies(record.File, string) (applies bool, figures []any) { return true, nil }
+// kafkaBarApplies tells whether this machine can reach the bar at all: whether Kafka's own tool, beside a draining walsender, writes half as
+// much again as the bar asks for. Where the tool was not run, the bar applies.
+func kafkaBarApplies(f record.File, g string) (applies bool, figures []any) {
+	beside := f.Figure(g, "perf-beside", "rows_per_s")
+	need := barKafka * f.Figure(g, "pg_recvlogical", "rows_per_s").Median
+	if beside.N == 0 || math.IsNaN(need) {
+		return true, []any{"perf_beside_per_s", "na"}
+	}
+	return beside.Median >= 1.5*need, []any{"perf_beside_per_s", beside.Median, "perf_beside_to_need", beside.Median / need,
+		"perf_per_s", f.Figure(g, "perf", "rows_per_s").Median}
+}

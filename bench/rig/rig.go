@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,9 +30,27 @@ var SteadySettings = map[string]string{"max_wal_size": "4GB", "shared_buffers": 
 // Rig is a database server for one group of cells, with the outbox and the slot that setup made before anything was written.
 type Rig struct {
 	*Env
-	PG    *pgserver.Server
-	conn  *pgx.Conn // of the one goroutine that runs cells
-	slots int
+	PG *pgserver.Server
+	*Session
+}
+
+// Session is a superuser's session on the database, for one goroutine.
+type Session struct{ conn *pgx.Conn }
+
+// slots counts the copies, so that each has a name of its own.
+var slots atomic.Int64
+
+// NewSession opens a session beside the rig's own, for another goroutine.
+func (r *Rig) NewSession(ctx context.Context) (*Session, error) {
+	conn, err := r.PG.Connect(ctx, Database)
+	return &Session{conn}, err
+}
+
+// Close ends the session.
+func (s *Session) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	s.conn.Close(ctx)
 }
 
 const outboxTable = `CREATE TABLE outbox (
@@ -57,7 +76,8 @@ func (r *Rig) prepare(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if r.conn, err = r.PG.Connect(ctx, Database); err != nil {
+	if r.Session, err = r.NewSession(ctx); err != nil {
+		r.Session = nil
 		return err
 	}
 	if err := r.conn.QueryRow(ctx, "SHOW server_version").Scan(&r.Machine.PostgreSQL); err != nil {
@@ -71,10 +91,8 @@ func (r *Rig) prepare(ctx context.Context) error {
 
 // Close stops the server. The broker stays.
 func (r *Rig) Close() {
-	if r.conn != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		r.conn.Close(ctx)
+	if r.Session != nil {
+		r.Session.Close()
 	}
 	_ = r.PG.Close() // killed with this process at the latest
 }
@@ -83,9 +101,9 @@ func (r *Rig) Close() {
 func (r *Rig) DSN() string { return r.PG.DSN(Database) }
 
 // Exec runs statements one by one.
-func (r *Rig) Exec(ctx context.Context, statements ...string) error {
+func (s *Session) Exec(ctx context.Context, statements ...string) error {
 	for _, q := range statements {
-		if _, err := r.conn.Exec(ctx, q); err != nil {
+		if _, err := s.conn.Exec(ctx, q); err != nil {
 			return fmt.Errorf("%.60s: %w", q, err)
 		}
 	}
@@ -93,9 +111,9 @@ func (r *Rig) Exec(ctx context.Context, statements ...string) error {
 }
 
 // Number runs a query that returns one number.
-func (r *Rig) Number(ctx context.Context, query string, args ...any) (float64, error) {
+func (s *Session) Number(ctx context.Context, query string, args ...any) (float64, error) {
 	var n float64
-	err := r.conn.QueryRow(ctx, "SELECT ("+query+")::float8", args...).Scan(&n)
+	err := s.conn.QueryRow(ctx, "SELECT ("+query+")::float8", args...).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("%.60s: %w", query, err)
 	}
@@ -103,17 +121,16 @@ func (r *Rig) Number(ctx context.Context, query string, args ...any) (float64, e
 }
 
 // Position is the end of the WAL.
-func (r *Rig) Position(ctx context.Context) (string, error) {
+func (s *Session) Position(ctx context.Context) (string, error) {
 	var lsn string
-	err := r.conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&lsn)
+	err := s.conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&lsn)
 	return lsn, err
 }
 
 // CopySlot makes a slot of a new name that stands where from stands, and returns the name.
-func (r *Rig) CopySlot(ctx context.Context, from string) (string, error) {
-	r.slots++
-	name := fmt.Sprintf("copy_%d", r.slots)
-	_, err := r.conn.Exec(ctx, "SELECT pg_copy_logical_replication_slot($1::name, $2::name)", from, name)
+func (s *Session) CopySlot(ctx context.Context, from string) (string, error) {
+	name := fmt.Sprintf("copy_%d", slots.Add(1))
+	_, err := s.conn.Exec(ctx, "SELECT pg_copy_logical_replication_slot($1::name, $2::name)", from, name)
 	if err != nil {
 		return "", fmt.Errorf("copy slot %s: %w", from, err)
 	}
@@ -121,21 +138,21 @@ func (r *Rig) CopySlot(ctx context.Context, from string) (string, error) {
 }
 
 // DropSlot drops a slot, which a client that just ended may still hold for a moment.
-func (r *Rig) DropSlot(ctx context.Context, name string) error {
+func (s *Session) DropSlot(ctx context.Context, name string) error {
 	return poll(ctx, 30*time.Second, 20*time.Millisecond, "the end of slot "+name, func() (bool, error) {
-		_, err := r.conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active`, name)
+		_, err := s.conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active`, name)
 		if err != nil {
 			return false, err
 		}
-		n, err := r.Number(ctx, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", name)
+		n, err := s.Number(ctx, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", name)
 		return n == 0, err
 	})
 }
 
 // Reached tells whether a slot is confirmed up to a position.
-func (r *Rig) Reached(ctx context.Context, slot, position string) (bool, error) {
+func (s *Session) Reached(ctx context.Context, slot, position string) (bool, error) {
 	var done bool
-	err := r.conn.QueryRow(ctx, "SELECT confirmed_flush_lsn >= $2::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $1",
+	err := s.conn.QueryRow(ctx, "SELECT confirmed_flush_lsn >= $2::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $1",
 		slot, position).Scan(&done)
 	return done, err
 }
