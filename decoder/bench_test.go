@@ -7,23 +7,39 @@ import (
 	"github.com/cdc-relay/cdc-relay/decoder"
 )
 
-func BenchmarkDecode(b *testing.B) {
-	columns := []encColumn{{"id", 2950, -1, true}, {"aggregatetype", 1043, -1, false}, {"aggregateid", 1043, -1, false}, {"type", 1043, -1, false}, {"payload", 3802, -1, false}}
-	relation := encRelation(16400, "public", "outbox", columns...)
-	for _, c := range []struct {
-		name  string
-		frame []byte
-	}{
+// benchFrame is a message as it comes.
+type benchFrame struct {
+	name  string
+	frame []byte
+}
+
+var benchRelation = encRelation(16400, "public", "outbox",
+	encColumn{"id", 2950, -1, true}, encColumn{"aggregatetype", 1043, -1, false}, encColumn{"aggregateid", 1043, -1, false},
+	encColumn{"type", 1043, -1, false}, encColumn{"payload", 3802, -1, false})
+
+// steadyFrames are what comes for every transaction or row; relations come once
+// per table.
+func steadyFrames() []benchFrame {
+	insert := func(payload any) []byte {
+		return encInsert(16400, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "order", "12345", "OrderCreated", payload)
+	}
+	return []benchFrame{
 		{"Begin", encBegin(16, at, 1)},
-		{"Insert", encInsert(16400, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "order", "12345", "OrderCreated", strings.Repeat("x", 300))},
+		{"Insert", insert(strings.Repeat("x", 300))},
+		{"InsertNull", insert(nil)},
+		{"InsertLarge", insert(strings.Repeat("x", 64<<10))},
 		{"Commit", encCommit(16, 48, at)},
-		{"Relation", relation},
 		{"Message", encMessage(true, 1, "outbox", strings.Repeat("x", 300))},
-		{"Skip", []byte("U")},
-	} {
+		{"Type", encType(16390, "", "int4")},
+		{"Update", []byte("U")},
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for _, c := range append(steadyFrames(), benchFrame{"Relation", benchRelation}) {
 		b.Run(c.name, func(b *testing.B) {
 			d := decoder.New()
-			mustDecode(b, d, relation)
+			mustDecode(b, d, benchRelation)
 			b.ReportAllocs()
 			b.SetBytes(int64(len(c.frame)))
 			for b.Loop() {
@@ -32,5 +48,15 @@ func BenchmarkDecode(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestDecoder_SteadyMessagesAllocateNothing(t *testing.T) {
+	d := decoder.New()
+	mustDecode(t, d, benchRelation)
+	for _, c := range steadyFrames() {
+		if n := testing.AllocsPerRun(100, func() { mustDecode(t, d, c.frame) }); n != 0 {
+			t.Errorf("%s: %v allocations", c.name, n)
+		}
 	}
 }

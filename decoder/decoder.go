@@ -66,41 +66,48 @@ func (e *Error) Error() string {
 //
 // A message with bytes left over is an error: the layout is not the one that
 // was asked for, so what was read cannot be trusted either.
-func (d *Decoder) Decode(wal []byte) (Event, error) {
+func (d *Decoder) Decode(wal []byte) (ev Event, err error) {
 	if len(wal) == 0 {
-		return Event{}, &Error{Reason: "the message is empty"}
+		return ev, &Error{Reason: "the message is empty"}
 	}
-	r := reader{buf: wal, off: 1}
-	kind := wal[0]
+	if err := d.decode(&reader{buf: wal, off: 1}, &ev); err != nil {
+		return Event{}, err
+	}
+	return ev, nil
+}
+
+// decode fills in ev, which is large: it is copied as rarely as can be.
+func (d *Decoder) decode(r *reader, ev *Event) error {
+	kind := r.buf[0]
 	if d.inStream && carriesData(kind) {
-		return Event{}, r.fail("the server streams a transaction in progress, although streaming was not asked for")
+		return r.fail("the server streams a transaction in progress, although streaming was not asked for")
 	}
 	switch kind {
 	case 'B':
-		return begin(r)
+		return begin(r, ev)
 	case 'C':
-		return commit(r)
+		return commit(r, ev)
 	case 'I':
-		return d.insert(r)
+		return d.insert(r, ev)
 	case 'R':
-		return d.relation(r)
+		return d.relation(r, ev)
 	case 'M':
-		return message(r)
+		return message(r, ev)
 	case 'Y':
 		return d.typ(r)
 	case 'S':
 		d.inStream = true
-		return Event{Kind: KindSkip}, nil
+		return nil
 	case 'E':
 		d.inStream = false
-		return Event{Kind: KindSkip}, nil
+		return nil
 	case 'U', 'D', 'T', 'O', 'c', 'A':
-		return Event{Kind: KindSkip}, nil
+		return nil
 	case 'b', 'P', 'K', 'r', 'p':
-		return Event{}, r.fail("the server sent a prepared transaction (two-phase commit); it may still be rolled back " +
+		return r.fail("the server sent a prepared transaction (two-phase commit); it may still be rolled back " +
 			"and must not be published; the slot must be one without two_phase")
 	default:
-		return Event{}, r.fail(fmt.Sprintf("unknown message type 0x%02x", kind))
+		return r.fail(fmt.Sprintf("unknown message type 0x%02x", kind))
 	}
 }
 
@@ -113,80 +120,83 @@ func carriesData(kind byte) bool {
 	return false
 }
 
-func begin(r reader) (Event, error) {
+func begin(r *reader, ev *Event) error {
 	lsn := r.uint64()
 	at := r.time()
 	xid := r.uint32()
 	if err := r.end(); err != nil {
-		return Event{}, err
+		return err
 	}
 	if lsn == 0 {
-		return Event{}, r.fail("the commit LSN is zero")
+		return r.fail("the commit LSN is zero")
 	}
-	return Event{Kind: KindBegin, Begin: Begin{CommitLSN: pglogrepl.LSN(lsn), CommitTime: at, XID: xid}}, nil
+	ev.Kind = KindBegin
+	ev.Begin = Begin{CommitLSN: pglogrepl.LSN(lsn), CommitTime: at, XID: xid}
+	return nil
 }
 
-func commit(r reader) (Event, error) {
+func commit(r *reader, ev *Event) error {
 	flags := r.byte()
 	lsn := r.uint64()
 	end := r.uint64()
 	at := r.time()
 	if err := r.end(); err != nil {
-		return Event{}, err
+		return err
 	}
 	if flags != 0 {
-		return Event{}, r.fail(fmt.Sprintf("unknown flags 0x%02x", flags))
+		return r.fail(fmt.Sprintf("unknown flags 0x%02x", flags))
 	}
 	// The end is what gets confirmed: a wrong one would lose what lies between.
 	if lsn == 0 || end <= lsn {
-		return Event{}, r.fail(fmt.Sprintf("the end LSN %s is not after the commit LSN %s", pglogrepl.LSN(end), pglogrepl.LSN(lsn)))
+		return r.fail(fmt.Sprintf("the end LSN %s is not after the commit LSN %s", pglogrepl.LSN(end), pglogrepl.LSN(lsn)))
 	}
-	return Event{
-		Kind:   KindCommit,
-		Commit: Commit{CommitLSN: pglogrepl.LSN(lsn), EndLSN: pglogrepl.LSN(end), CommitTime: at},
-	}, nil
+	ev.Kind = KindCommit
+	ev.Commit = Commit{CommitLSN: pglogrepl.LSN(lsn), EndLSN: pglogrepl.LSN(end), CommitTime: at}
+	return nil
 }
 
-func message(r reader) (Event, error) {
+func message(r *reader, ev *Event) error {
 	flags := r.byte()
 	lsn := r.uint64()
 	prefix := r.cstring()
 	content := r.bytes(r.uint32())
 	if err := r.end(); err != nil {
-		return Event{}, err
+		return err
 	}
 	if flags > 1 {
-		return Event{}, r.fail(fmt.Sprintf("unknown flags 0x%02x", flags))
+		return r.fail(fmt.Sprintf("unknown flags 0x%02x", flags))
 	}
-	return Event{Kind: KindMessage, Message: LogicalMessage{
+	ev.Kind = KindMessage
+	ev.Message = LogicalMessage{
 		Transactional: flags == 1,
 		LSN:           pglogrepl.LSN(lsn),
 		Prefix:        prefix,
 		Content:       content,
-	}}, nil
+	}
+	return nil
 }
 
 // insert decodes a row by the relation that was last described under its OID.
-func (d *Decoder) insert(r reader) (Event, error) {
+func (d *Decoder) insert(r *reader, ev *Event) error {
 	oid := r.uint32()
 	tag := r.byte()
 	n := int(r.uint16())
 	if r.err != nil {
-		return Event{}, r.err
+		return r.err
 	}
 	rel := d.last
 	if rel == nil || rel.OID != oid {
 		var known bool
 		if rel, known = d.relations[oid]; !known {
-			return Event{}, r.fail(fmt.Sprintf("insert into relation %d, which the server has not described", oid))
+			return r.fail(fmt.Sprintf("insert into relation %d, which the server has not described", oid))
 		}
 		d.last = rel
 	}
 	if tag != 'N' {
-		return Event{}, r.fail(fmt.Sprintf("insert into relation %d has 0x%02x where the new row should begin", oid, tag))
+		return r.fail(fmt.Sprintf("insert into relation %d has 0x%02x where the new row should begin", oid, tag))
 	}
 	if n != len(rel.Columns) {
-		return Event{}, r.fail(fmt.Sprintf("row of relation %d has %d values, but the relation has %d columns", oid, n, len(rel.Columns)))
+		return r.fail(fmt.Sprintf("row of relation %d has %d values, but the relation has %d columns", oid, n, len(rel.Columns)))
 	}
 	// Bounded by the relation's columns, which were counted in bytes received.
 	if cap(d.values) < n {
@@ -196,18 +206,20 @@ func (d *Decoder) insert(r reader) (Event, error) {
 	for i := range values {
 		values[i] = r.value()
 		if r.err != nil {
-			return Event{}, r.err
+			return r.err
 		}
 	}
 	if err := r.end(); err != nil {
-		return Event{}, err
+		return err
 	}
-	return Event{Kind: KindInsert, Row: Row{Relation: rel, Values: values}}, nil
+	ev.Kind = KindInsert
+	ev.Row = Row{Relation: rel, Values: values}
+	return nil
 }
 
 // relation replaces the relation cached under the OID. Also an identical
 // repetition makes a new one: it is rare, and comparing would save nothing.
-func (d *Decoder) relation(r reader) (Event, error) {
+func (d *Decoder) relation(r *reader, ev *Event) error {
 	rel := &Relation{
 		OID:       r.uint32(),
 		Namespace: string(r.cstring()),
@@ -219,13 +231,13 @@ func (d *Decoder) relation(r reader) (Event, error) {
 	r.byte() // replica identity
 	n := int(r.uint16())
 	if r.err != nil {
-		return Event{}, r.err
+		return r.err
 	}
 	// Flags, a name's terminator, type and modifier: a count that the message
 	// cannot hold allocates nothing.
 	const smallest = 1 + 1 + 4 + 4
 	if n*smallest > r.left() {
-		return Event{}, r.fail(fmt.Sprintf("the relation announces %d columns, which do not fit into the message", n))
+		return r.fail(fmt.Sprintf("the relation announces %d columns, which do not fit into the message", n))
 	}
 	rel.Columns = make([]Column, n)
 	for i := range rel.Columns {
@@ -238,15 +250,16 @@ func (d *Decoder) relation(r reader) (Event, error) {
 			c.TypeOID = base
 		}
 		if r.err != nil {
-			return Event{}, r.err
+			return r.err
 		}
 	}
 	if err := r.end(); err != nil {
-		return Event{}, err
+		return err
 	}
 	d.relations[rel.OID] = rel
 	d.last = nil
-	return Event{Kind: KindRelation, Relation: rel}, nil
+	ev.Kind, ev.Relation = KindRelation, rel
+	return nil
 }
 
 // baseTypes are the built-in types that mean something to a reader beyond their
@@ -258,12 +271,12 @@ var baseTypes = map[string]uint32{
 // typ remembers domains. A Type message precedes the Relation that uses the
 // type, and gives a domain's OID with the name of its base type, whose
 // namespace is empty when it is pg_catalog.
-func (d *Decoder) typ(r reader) (Event, error) {
+func (d *Decoder) typ(r *reader) error {
 	oid := r.uint32()
 	namespace := r.cstring()
 	name := r.cstring()
 	if err := r.end(); err != nil {
-		return Event{}, err
+		return err
 	}
 	base, ok := baseTypes[string(name)]
 	if ok && len(namespace) == 0 {
@@ -271,5 +284,5 @@ func (d *Decoder) typ(r reader) (Event, error) {
 	} else {
 		delete(d.domains, oid)
 	}
-	return Event{Kind: KindSkip}, nil
+	return nil
 }
