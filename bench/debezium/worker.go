@@ -37,18 +37,15 @@ type Options struct {
 	Heap              string // the JVM's -Xmx; "512m" when empty
 	// Dir is where the configuration, the stored offset and the log go; a temporary directory when empty. Whoever starts
 	// again in the same directory goes on from the stored offset.
-	Dir string
+	Dir     string
+	Profile Profile
 	// Worker and Connector go into the two properties files, after and over the defaults.
 	Worker, Connector map[string]string
-	// JVMFlags replace those that Kafka's own start script gives.
+	// JVMFlags replace those of the profile.
 	JVMFlags []string
 	// StartTimeout bounds the start; two minutes when zero.
 	StartTimeout time.Duration
 }
-
-// scriptFlags are those of Kafka's start script: G1, tuned for short pauses. Compilation is the JVM's default, tiered.
-var scriptFlags = []string{"-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
-	"-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"}
 
 // Worker is a running Connect worker with its connector.
 type Worker struct {
@@ -68,7 +65,7 @@ func Start(ctx context.Context, o Options) (*Worker, error) {
 		o.StartTimeout = 2 * time.Minute
 	}
 	if o.JVMFlags == nil {
-		o.JVMFlags = scriptFlags
+		o.JVMFlags = o.Profile.jvmFlags()
 	}
 	jars, err := Ensure(ctx)
 	if err != nil {
