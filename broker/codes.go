@@ -58,8 +58,8 @@ var codes = map[int]known{
 	42:  {"INVALID_REQUEST", fault.Retry},                 // could be the broker's fault; never proven to be the record's
 	43:  {"UNSUPPORTED_FOR_MESSAGE_FORMAT", fault.Poison}, // the topic's old format cannot hold it
 	44:  {"POLICY_VIOLATION", fault.Poison},               // a policy of the brokers refuses it
-	45:  {"OUT_OF_ORDER_SEQUENCE_NUMBER", fault.Retry},
-	46:  {"DUPLICATE_SEQUENCE_NUMBER", fault.Retry}, // the batch is in the log already: the lane counts it as acked
+	45:  {"OUT_OF_ORDER_SEQUENCE_NUMBER", fault.Retry},    // as another producer; 47 and 59 too
+	46:  {"DUPLICATE_SEQUENCE_NUMBER", fault.Retry},       // the batch is in the log already: the lane counts it as acked
 	47:  {"INVALID_PRODUCER_EPOCH", fault.Retry},
 	48:  {"INVALID_TXN_STATE", fault.Retry},
 	49:  {"INVALID_PRODUCER_ID_MAPPING", fault.Retry},

@@ -106,10 +106,13 @@ type Stats struct {
 	PublishedSize uint64 // bytes of those, encoded and before compression
 	Requests      uint64 // produce requests sent
 	Retries       uint64 // batches sent again
-	Errors        map[ErrorKey]uint64
-	InFlightBytes int64 // taken from the budget now
-	BudgetBytes   int64
-	Topics        map[string]uint64 // records acked per topic; at most 200, then "other"
+	// ProducerIDResets counts how often a topic-partition had to begin anew as
+	// another producer and send records again which may be written already.
+	ProducerIDResets uint64
+	Errors           map[ErrorKey]uint64
+	InFlightBytes    int64 // taken from the budget now
+	BudgetBytes      int64
+	Topics           map[string]uint64 // records acked per topic; at most 200, then "other"
 }
 
 // ErrorKey labels an error count: Code is the short, constant name of a Kafka

@@ -34,7 +34,13 @@ type batch struct {
 	notes  []byte // per record: see note
 	runs   []run
 	packed []byte // compressed form; nil when it is sent plain
-	sealed bool   // header and checksum are written: the bytes no longer change
+	// sealed: header and checksum are written, in the name of who, and the bytes
+	// change only when the lane takes another identity.
+	sealed bool
+	who    producer
+	// unsure: a request with this batch, in the name of who, ended without proof
+	// that the broker has not written it, and will not.
+	unsure bool
 
 	counted int64 // bytes counted against the budget
 	// dropped is set by Abort while the batch is in flight: if it fails it is

@@ -29,16 +29,6 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// producer identifies who writes a batch. noProducer leaves duplicates to the
-// consumer; an idempotent producer sets all three.
-type producer struct {
-	id       int64
-	epoch    int16
-	sequence int32
-}
-
-var noProducer = producer{id: -1, epoch: -1, sequence: -1}
-
 // encoder writes records straight into a batch. It never grows its buffer: the
 // caller makes room first (recordSize), because memory is counted before it is
 // taken.
@@ -147,10 +137,16 @@ func (e *encoder) header(b []byte, codec int16, p producer) {
 	be.PutUint32(b[atLastDelta:], uint32(e.count-1))
 	be.PutUint64(b[atBaseTime:], uint64(e.baseTime))
 	be.PutUint64(b[atMaxTime:], uint64(e.maxTime))
+	be.PutUint32(b[atCount:], uint32(e.count))
+	stamp(b, p)
+}
+
+// stamp writes who sends the sealed batch b into its header, and its checksum.
+func stamp(b []byte, p producer) {
+	be := binary.BigEndian
 	be.PutUint64(b[atProducerID:], uint64(p.id))
 	be.PutUint16(b[atEpoch:], uint16(p.epoch))
 	be.PutUint32(b[atBaseSequence:], uint32(p.sequence))
-	be.PutUint32(b[atCount:], uint32(e.count))
 	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli))
 }
 

@@ -87,7 +87,7 @@ func TestEncoder_ReadBackByKafkaGo(t *testing.T) {
 	for _, codec := range codecs {
 		t.Run(codec.String(), func(t *testing.T) {
 			want := samples()
-			raw := encodeAll(t, want, codec, noProducer)
+			raw := encodeAll(t, want, codec, producer{id: 1<<40 + 5, epoch: 300, sequence: math.MaxInt32 - 2})
 			framed := append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
 			var rs protocol.RecordSet
 			if _, err := rs.ReadFrom(bytes.NewReader(framed)); err != nil {
@@ -95,6 +95,13 @@ func TestEncoder_ReadBackByKafkaGo(t *testing.T) {
 			}
 			if rs.Attributes.Compression() != codec {
 				t.Fatalf("codec %v, want %v", rs.Attributes.Compression(), codec)
+			}
+			stream := rs.Records.(*protocol.RecordStream)
+			if len(stream.Records) != 1 {
+				t.Fatalf("%d batches", len(stream.Records))
+			}
+			if b := stream.Records[0].(*protocol.RecordBatch); b.ProducerID != 1<<40+5 || b.ProducerEpoch != 300 || b.BaseSequence != math.MaxInt32-2 {
+				t.Fatalf("producer %d/%d/%d", b.ProducerID, b.ProducerEpoch, b.BaseSequence)
 			}
 			for i := range want {
 				r, err := rs.Records.ReadRecord()
@@ -143,6 +150,12 @@ func TestEncoder_ReadBackByFranzGo(t *testing.T) {
 				t.Fatalf("timestamps %d, %d", b.FirstTimestamp, b.MaxTimestamp)
 			}
 			checkRecords(t, want, b, unpack(t, codec, b.Records))
+			// In another name all the rest stays, but the checksum.
+			again := bytes.Clone(raw)
+			stamp(again, producer{id: 78, epoch: 0, sequence: 0})
+			if fresh := encodeAll(t, want, codec, producer{id: 78, epoch: 0, sequence: 0}); !bytes.Equal(again, fresh) {
+				t.Fatal("stamped anew, the batch differs from one that was made so")
+			}
 		})
 	}
 }

@@ -2,11 +2,9 @@ package kafka
 
 import (
 	"container/heap"
-	"errors"
 	"math/rand/v2"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
 
 	"github.com/cdc-relay/cdc-relay/broker"
@@ -34,6 +32,10 @@ func (s *Sink) schedule(ln *lane) {
 		}
 		return
 	}
+	if !s.named(ln) {
+		ln.state = laneUnnamed
+		return
+	}
 	ln.state, ln.node = laneReady, node
 	s.sender(node).push(ln)
 }
@@ -58,6 +60,7 @@ func (s *Sink) acked(ln *lane, b *batch, parked bool) {
 	if !b.dropped {
 		s.uncount(ln, b.records())
 	}
+	s.passed(ln, b, parked)
 	s.count.acked(ln.topic, b, parked)
 	ln.hint = b.size()
 	if ln.logged {
@@ -87,14 +90,23 @@ func (s *Sink) next(ln *lane, b *batch) {
 func (s *Sink) failedAttempt(ln *lane, b *batch, err error, indexes []int32) {
 	class, code := broker.Classify(err)
 	s.count.failed(class, code)
+	b.unsure = b.unsure || !provesUnwritten(err, class)
+	lost := identityLost(err)
 	if b.dropped {
+		if lost || b.unsure {
+			s.renew(ln) // what follows must not be taken for this batch
+		}
 		s.next(ln, b)
 		return
 	}
 	now := time.Now()
 	ln.attempts++
 	switch {
-	case errors.Is(err, kafka.TopicAuthorizationFailed):
+	case lost:
+		ln.failing(err, now)
+		s.resetIdentity(ln, b, err, code)
+		s.pauseLane(ln, now.Add(s.backoff(ln.attempts)))
+	case notAllowed(err):
 		s.deny(ln, err, now)
 	case class == fault.Poison && b.records() > 1:
 		ln.failing(err, now)

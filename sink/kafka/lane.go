@@ -15,6 +15,7 @@ const (
 	laneFlying                    // its head is in a request; a sender owns that batch
 	laneWaiting                   // pausing before another attempt; the waker moves it on
 	laneUnled                     // its partition or leader is unknown; the resolver moves it on
+	laneUnnamed                   // there is no producer id for it yet; the identifier moves it on
 	laneRefusing                  // Config.Refused is deciding about its head
 	laneHalted                    // at a record that can never be written; only Abort moves it on
 )
@@ -31,6 +32,9 @@ type lane struct {
 
 	queue []*batch
 	open  *batch // the last of queue while records may be added; nil otherwise
+	// who writes the lane's batches; its sequence is that of the next record to be
+	// written, which is the first of the head. See identity.go.
+	who producer
 
 	records int   // in queue, but for a head that was dropped
 	hint    int   // size of the last batch that left, to size the next one
@@ -46,7 +50,9 @@ type lane struct {
 	idleSince time.Time
 }
 
-func newLane(t *topic, partition int32) *lane { return &lane{topic: t, partition: partition} }
+func newLane(t *topic, partition int32) *lane {
+	return &lane{topic: t, partition: partition, who: noProducer}
+}
 
 // busy tells that the head is owned by another goroutine.
 func (ln *lane) busy() bool { return ln.state == laneFlying || ln.state == laneRefusing }

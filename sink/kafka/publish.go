@@ -61,6 +61,7 @@ func (s *Sink) topicOf(name string) *topic {
 	if t == nil {
 		t = newTopic(name)
 		t.usedAt = time.Now()
+		s.unretire(t)
 		s.topics[t.name] = t
 		s.look(t)
 	}

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,7 +29,13 @@ func (s *Sink) narrow(ln *lane, b *batch, indexes []int32) {
 	if len(cuts) == 0 {
 		cuts = append(cuts, n/2)
 	}
-	ln.replaceHead(s.split(b, cuts))
+	parts := s.split(b, cuts)
+	if b.unsure {
+		// An attempt may have written all of it: its sequence numbers must not
+		// stand for anything else.
+		s.resetIdentity(ln, b, errSplitUnsure, "")
+	}
+	ln.replaceHead(parts)
 	s.pool.release(b)
 }
 
@@ -118,6 +125,9 @@ func (s *Sink) judged(ln *lane, b *batch, r *sink.Refusal, verdict sink.Verdict,
 	case parked:
 		s.acked(ln, b, true)
 	case b.dropped:
+		if b.unsure {
+			s.renew(ln) // what follows must not be taken for this batch
+		}
 		s.next(ln, b)
 	case err != nil:
 		// It could not be parked. The record is sent again, and refused again.
@@ -149,7 +159,12 @@ func (s *Sink) denied(ln *lane, err error, now time.Time) {
 		return
 	}
 	var rec sink.Record
-	r := s.refusal(ln, ln.queue[0], fmt.Errorf("this user may not write to the topic; grant WRITE and DESCRIBE on it, then it goes on by itself: %w", err), &rec)
+	reason := fmt.Errorf("this user may not write to the topic; grant WRITE and DESCRIBE on it, then it goes on by itself: %w", err)
+	if errors.Is(err, kafka.ClusterAuthorizationFailed) {
+		reason = fmt.Errorf("this user may not write to any topic; grant WRITE and DESCRIBE on this one, and with brokers older than Kafka 2.8 "+
+			"also IDEMPOTENT_WRITE on the cluster, then it goes on by itself: %w", kafka.ClusterAuthorizationFailed)
+	}
+	r := s.refusal(ln, ln.queue[0], reason, &rec)
 	ln.halted = &r
 	ln.warned, ln.logged = true, true
 	s.cfg.Log.Error("topic-partition is halted: the privilege to write is missing", zap.String("topic", r.Topic),

@@ -65,6 +65,7 @@ func (s *Sink) dueLooks(now time.Time) (names []string, refresh bool, wait time.
 			continue
 		}
 		if s.evict(t, now) {
+			s.retire(t)
 			delete(s.topics, name)
 			if s.last == t {
 				s.last = nil
@@ -88,6 +89,7 @@ func (s *Sink) evict(t *topic, now time.Time) bool {
 	left := 0
 	for i, ln := range t.lanes {
 		if ln != nil && idle(ln) {
+			t.keep(ln)
 			t.lanes[i] = nil
 		} else if ln != nil {
 			left++
@@ -95,6 +97,7 @@ func (s *Sink) evict(t *topic, now time.Time) bool {
 	}
 	for p, ln := range t.strays {
 		if idle(ln) {
+			t.keep(ln)
 			delete(t.strays, p)
 		}
 	}

@@ -71,6 +71,7 @@ func (w *sender) push(ln *lane) {
 type flight struct {
 	lane  *lane
 	batch *batch
+	who   producer // in whose name it is sent
 }
 
 // run is one of the sender's goroutines: it takes what is ready, sends it and
@@ -135,7 +136,7 @@ func (w *sender) gather(queue []*lane) (group []flight, rest []*lane) {
 		used++
 		bytes += size
 		ln.state = laneFlying
-		group = append(group, flight{lane: ln, batch: ln.head()})
+		group = append(group, flight{lane: ln, batch: ln.head(), who: ln.who})
 	}
 	n := copy(queue, queue[used:])
 	clear(queue[n:])
@@ -146,7 +147,7 @@ func (w *sender) gather(queue []*lane) (group []flight, rest []*lane) {
 func (w *sender) send(group []flight, pk *packer) {
 	s := w.sink
 	for _, f := range group {
-		if err := s.seal(f.batch, pk); err != nil {
+		if err := s.seal(f.batch, f.who, pk); err != nil {
 			w.settle(group, 0, nil, err)
 			return
 		}
@@ -178,18 +179,23 @@ func (w *sender) send(group []flight, pk *packer) {
 	w.settle(group, time.Since(start), answer, err)
 }
 
-// seal makes the bytes of a batch final: compressed, with header and checksum.
-// The caller owns the batch; s.mu is not held.
-func (s *Sink) seal(b *batch, pk *packer) error {
+// seal makes the bytes of a batch final: compressed, with header and checksum, in
+// the name of who. A batch that is sent again has the same bytes, unless its lane
+// took another identity. The caller owns the batch; s.mu is not held.
+func (s *Sink) seal(b *batch, who producer, pk *packer) error {
 	if b.sealed {
+		if b.who != who {
+			stamp(b.wire(), who)
+			b.who = who
+		}
 		return nil
 	}
-	b.enc.seal(noProducer)
+	b.enc.seal(who)
 	if s.factor > 1 {
 		s.mu.Lock()
 		dst := s.pool.take(cap(b.enc.buf))
 		s.mu.Unlock()
-		packed, err := pk.pack(&b.enc, dst, noProducer)
+		packed, err := pk.pack(&b.enc, dst, who)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if packed == nil {
@@ -202,7 +208,7 @@ func (s *Sink) seal(b *batch, pk *packer) error {
 			return err
 		}
 	}
-	b.sealed = true
+	b.sealed, b.who = true, who
 	return nil
 }
 

@@ -5,7 +5,8 @@
 // sender of the partition's leader is free, or waits, growing, until that is so.
 // One batch of a lane is in flight at a time, and nothing passes it until it is
 // acked or parked: an error that is not proven fatal is tried again for ever,
-// with the same bytes.
+// with the same bytes. Each batch carries a producer id, an epoch and a
+// sequence, by which a broker recognises one that it has: see identity.go.
 //
 // # Authorization of a topic
 //
@@ -104,6 +105,7 @@ type Sink struct {
 
 	lookNow chan struct{} // nudges the resolver; holds one
 	wakeNow chan struct{} // nudges the waker; holds one
+	nameNow chan struct{} // nudges the identifier; holds one
 
 	mu       sync.Mutex // guards all below, and what hangs on it
 	pool     pool
@@ -111,9 +113,11 @@ type Sink struct {
 	last     *topic // of the last record
 	senders  map[int32]*sender
 	pauses   pauseHeap
-	records  int // taken and not settled
-	flying   int // batches owned by a sender or by a refusal
-	active   int // lanes with records
+	who      producer                      // what a lane begins as; noProducer until there is an id
+	retired  map[string]map[int32]producer // of topics that were let go, by partition
+	records  int                           // taken and not settled
+	flying   int                           // batches owned by a sender or by a refusal
+	active   int                           // lanes with records
 	refresh  bool
 	changed  chan struct{} // closed at the next settlement; nil when nobody waits
 	closed   bool
@@ -141,7 +145,8 @@ func Open(ctx context.Context, cfg Config) (*Sink, error) {
 	}
 	s := &Sink{
 		cfg: cfg, codec: codec, factor: 1,
-		lookNow: make(chan struct{}, 1), wakeNow: make(chan struct{}, 1),
+		lookNow: make(chan struct{}, 1), wakeNow: make(chan struct{}, 1), nameNow: make(chan struct{}, 1),
+		who: noProducer, retired: make(map[string]map[int32]producer),
 		pool: newPool(), topics: make(map[string]*topic), senders: make(map[int32]*sender),
 		failed: make(chan struct{}), count: newCounters(),
 	}
@@ -152,6 +157,7 @@ func Open(ctx context.Context, cfg Config) (*Sink, error) {
 	s.refusals, s.endRefs = context.WithCancel(s.ctx)
 	s.wg.Go(s.resolve)
 	s.wg.Go(s.wake)
+	s.wg.Go(s.identify)
 	return s, nil
 }
 
@@ -296,6 +302,8 @@ func (s *Sink) dropLane(ln *lane) {
 	if ln.busy() {
 		ln.queue[0].dropped = true
 		stay = 1
+	} else if len(ln.queue) > 0 && ln.queue[0].unsure {
+		s.renew(ln) // what follows must not be taken for what is dropped
 	}
 	for _, b := range ln.queue[stay:] {
 		s.pool.release(b)

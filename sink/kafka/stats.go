@@ -18,6 +18,7 @@ const otherTopics = "other"
 // counters since the sink was opened. They are guarded by the sink's mutex.
 type counters struct {
 	published, size, requests, retries uint64
+	resets                             uint64 // of a lane's identity, after which copies are possible
 	errors                             map[sink.ErrorKey]uint64
 	topics                             map[string]uint64
 }
@@ -50,7 +51,7 @@ func (s *Sink) Stats() sink.Stats {
 	defer s.mu.Unlock()
 	return sink.Stats{
 		Published: s.count.published, PublishedSize: s.count.size,
-		Requests: s.count.requests, Retries: s.count.retries,
+		Requests: s.count.requests, Retries: s.count.retries, ProducerIDResets: s.count.resets,
 		Errors: maps.Clone(s.count.errors), Topics: maps.Clone(s.count.topics),
 		InFlightBytes: s.pool.total(), BudgetBytes: s.cfg.BudgetBytes,
 	}

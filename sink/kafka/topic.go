@@ -22,6 +22,9 @@ type topic struct {
 	lanes   []*lane // by partition, as long as leaders; nil when not in use
 	strays  map[int32]*lane
 	hold    *lane // records whose partition cannot be chosen yet
+	// kept holds the identities of lanes that were let go, by partition; nil
+	// before the first.
+	kept map[int32]producer
 
 	records  int   // in lanes, without hold
 	sticky   int32 // partition of records with a null key; -1 before the first
@@ -44,7 +47,7 @@ func newTopic(name string) *topic {
 func (t *topic) lane(p int32) *lane {
 	if p >= 0 && int(p) < len(t.lanes) {
 		if t.lanes[p] == nil {
-			t.lanes[p] = newLane(t, p)
+			t.lanes[p] = t.makeLane(p)
 		}
 		return t.lanes[p]
 	}
@@ -53,10 +56,31 @@ func (t *topic) lane(p int32) *lane {
 		if t.strays == nil {
 			t.strays = make(map[int32]*lane)
 		}
-		ln = newLane(t, p)
+		ln = t.makeLane(p)
 		t.strays[p] = ln
 	}
 	return ln
+}
+
+// makeLane makes a lane, which goes on with the identity of the one before it.
+func (t *topic) makeLane(p int32) *lane {
+	ln := newLane(t, p)
+	if who, ok := t.kept[p]; ok {
+		ln.who = who
+		delete(t.kept, p)
+	}
+	return ln
+}
+
+// keep notes the identity of a lane that is let go. Its queue is empty.
+func (t *topic) keep(ln *lane) {
+	if !ln.who.known() {
+		return
+	}
+	if t.kept == nil {
+		t.kept = make(map[int32]producer)
+	}
+	t.kept[ln.partition] = ln.who
 }
 
 // leader returns the node that leads p, or -1.
