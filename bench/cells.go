@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/bench/rig"
@@ -81,5 +82,5 @@ func quickGroups(o options) []*group {
 }
 
 func fullGroups(o options) []*group {
-	return drainGroups(o, false)
+	return slices.Concat(drainGroups(o, false), steadyGroups(o))
 }

@@ -55,7 +55,9 @@ func (d *drain) systems(quick bool) []*system {
 	// In the quick run these only say whether the bar of the relay to Kafka applies.
 	all = append(all, &system{name: "perf-beside", run: d.byPerfToolBeside, missing: d.noPerfTool, slow: quick})
 	if !quick {
-		all = append(all, &system{name: "perf", run: d.byPerfTool, missing: d.noPerfTool})
+		all = append(all, &system{name: "perf", run: d.byPerfTool, missing: d.noPerfTool},
+			&system{name: "debezium", run: d.byDebezium, missing: d.noDebezium, slow: true},
+			&system{name: "polling", run: d.byPolling, missing: d.noKafka, slow: true})
 	}
 	return all
 }

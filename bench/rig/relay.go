@@ -87,6 +87,9 @@ func (r *Rig) Accepts(ctx context.Context, lines ...string) bool {
 	return cmd.Run() == nil
 }
 
+// SetupRelay makes a slot and its mark, at the end of the WAL.
+func (r *Rig) SetupRelay(ctx context.Context, o RelayOptions) error { return r.setup(ctx, o) }
+
 // PrepareRelay makes the mark of a copied slot.
 func (r *Rig) PrepareRelay(ctx context.Context, o RelayOptions) error {
 	return r.setup(ctx, o, "--existing-slot")

@@ -200,3 +200,11 @@ func (r *Rig) WaitConfirmed(ctx context.Context, slot, position string, limit ti
 		return r.Reached(ctx, slot, position)
 	})
 }
+
+// WaitActive waits until somebody streams from a slot.
+func (s *Session) WaitActive(ctx context.Context, slot string) error {
+	return poll(ctx, time.Minute, 20*time.Millisecond, "slot "+slot+" to be active", func() (bool, error) {
+		n, err := s.Number(ctx, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active", slot)
+		return n > 0, err
+	})
+}
