@@ -10,16 +10,20 @@ import (
 	"github.com/cdc-relay/cdc-relay/sink"
 )
 
-// startReal runs Apache Kafka for this test alone; the test is skipped where its
-// jars cannot be had, and with -short.
-func startReal(t *testing.T) *kafkaserver.Broker {
+// startReal runs Apache Kafka for this test alone, with settings given as name,
+// value; the test is skipped where its jars cannot be had, and with -short.
+func startReal(t *testing.T, settings ...string) *kafkaserver.Broker {
 	t.Helper()
+	set := map[string]string{"message.max.bytes": "8388608"}
+	for i := 0; i < len(settings); i += 2 {
+		set[settings[i]] = settings[i+1]
+	}
 	if testing.Short() {
 		t.Skip("starts Apache Kafka")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	b, err := kafkaserver.Start(ctx, kafkaserver.Options{Settings: map[string]string{"message.max.bytes": "8388608"}})
+	b, err := kafkaserver.Start(ctx, kafkaserver.Options{Settings: set})
 	if errors.Is(err, kafkaserver.ErrNoJars) {
 		t.Skip(err)
 	}
