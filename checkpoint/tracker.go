@@ -36,9 +36,7 @@ type Tracker struct {
 	used       bool // the open one has had a record
 
 	watermark pglogrepl.LSN
-	// Complete transactions beyond head, and the end of the last of them.
-	ahead   int
-	aheadTo pglogrepl.LSN
+	ahead     int // complete transactions beyond head
 }
 
 // tracked is one transaction: 24 bytes, since a halted lane may hold up a
@@ -51,7 +49,7 @@ type tracked struct {
 
 // NewTracker returns a tracker whose watermark is start.
 func NewTracker(start pglogrepl.LSN) *Tracker {
-	return &Tracker{ring: make([]tracked, minRing), watermark: start, aheadTo: start}
+	return &Tracker{ring: make([]tracked, minRing), watermark: start}
 }
 
 func (t *Tracker) at(tx uint64) *tracked { return &t.ring[tx&uint64(len(t.ring)-1)] }
@@ -171,7 +169,6 @@ func (t *Tracker) Done(tx uint64, n int) (commitTime int64, done bool) {
 // complete accounts for a committed transaction whose records are all acked.
 func (t *Tracker) complete(tx uint64) {
 	t.ahead++
-	t.aheadTo = max(t.aheadTo, t.at(tx).end)
 	for t.head != t.next && t.at(t.head).pending == 0 && !(t.open && t.head == t.next-1) {
 		t.watermark = max(t.watermark, t.at(t.head).end)
 		t.head++
@@ -204,24 +201,25 @@ func (t *Tracker) Watermark() pglogrepl.LSN {
 func (t *Tracker) Oldest() (commitTime int64, commits int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	commits = int(t.next-t.head) - t.ahead
-	if t.open && !t.used {
-		commits--
-	}
-	if commits == 0 {
+	if commits = t.unfinished(); commits == 0 {
 		return 0, 0, false
 	}
 	return t.at(t.head).commitTime, commits, true
 }
 
-// Ahead returns how many transactions beyond the watermark are fully acked, held
-// up by an earlier one that is not, and the end of the last of them: what a
-// restart would publish again. Without any, upTo is the watermark.
-func (t *Tracker) Ahead() (tx int, upTo pglogrepl.LSN) {
+// Backlog returns how many transactions beyond the watermark are fully acked, held
+// up by an earlier one that is not: what a restart would publish again. open is
+// how many are not fully acked, or have not committed. All are of one moment.
+func (t *Tracker) Backlog() (ahead, open int, watermark pglogrepl.LSN) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ahead == 0 {
-		return 0, t.watermark
+	return t.ahead, t.unfinished(), t.watermark
+}
+
+func (t *Tracker) unfinished() int {
+	n := int(t.next-t.head) - t.ahead
+	if t.open && !t.used {
+		n--
 	}
-	return t.ahead, t.aheadTo
+	return n
 }

@@ -209,9 +209,9 @@ func (s *schedule) check() {
 	if wantAt, wantN, wantOK := s.m.oldest(); at != wantAt || n != wantN || ok != wantOK {
 		s.t.Fatalf("step %d: oldest %d %d %v, want %d %d %v", s.steps, at, n, ok, wantAt, wantN, wantOK)
 	}
-	ahead, upTo := s.tr.Ahead()
-	if want := s.m.ahead(); ahead != want || upTo < w || ahead > 0 && upTo == w || upTo > s.lsn && upTo > w {
-		s.t.Fatalf("step %d: ahead %d up to %s, want %d; watermark %s, end %s", s.steps, ahead, upTo, want, w, s.lsn)
+	ahead, open, watermark := s.tr.Backlog()
+	if want := s.m.ahead(); ahead != want || open != n || watermark != w {
+		s.t.Fatalf("step %d: ahead %d, open %d, watermark %s, want %d, %d, %s", s.steps, ahead, open, watermark, want, n, w)
 	}
 }
 
@@ -318,8 +318,8 @@ func TestTracker_ReleasesALargeRing(t *testing.T) {
 			tr.Done(tx, 1)
 		}
 	}
-	if ahead, upTo := tr.Ahead(); ahead != n-1 || upTo != n {
-		t.Fatalf("ahead %d up to %d, want %d up to %d", ahead, upTo, n-1, n)
+	if ahead, open, _ := tr.Backlog(); ahead != n-1 || open != 1 {
+		t.Fatalf("ahead %d, open %d, want %d and 1", ahead, open, n-1)
 	}
 	tr.Done(0, 1)
 	if len(tr.ring) != minRing || tr.Watermark() != n {
@@ -383,7 +383,7 @@ func TestTracker_AcksFromManyGoroutines(t *testing.T) {
 				}
 				last = w
 				tr.Oldest()
-				tr.Ahead()
+				tr.Backlog()
 			}
 		}()
 	}

@@ -21,18 +21,20 @@ const (
 )
 
 // commit turns the watermark into the durable mark, and the mark into the
-// confirmed position: first saved, then confirmed.
+// confirmed position: first saved, then confirmed. While it pauses between two
+// saves it hears no nudge: on a busy stream there is one for each transaction.
 func (s *session) commit(ctx context.Context) error {
 	tick := time.NewTicker(s.r.cfg.StatusInterval)
 	defer tick.Stop()
 	again := time.NewTimer(time.Hour)
 	defer again.Stop()
 	var saved time.Time // the last attempt
+	nudge := s.nudge
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.nudge:
+		case <-nudge:
 		case <-tick.C:
 		case <-again.C:
 		}
@@ -40,8 +42,12 @@ func (s *session) commit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		nudge = s.nudge
 		if wait > 0 {
 			again.Reset(wait)
+			if s.eventful.Load() { // else the pause is long, and an event would end it
+				nudge = nil
+			}
 		}
 	}
 }

@@ -212,6 +212,9 @@ func (s *session) haltReading(ctx context.Context, rec *sink.Record, reason erro
 // holdBack waits while more than max_ahead was published past the oldest
 // transaction that is not: what a restart would repeat.
 func (s *session) holdBack(ctx context.Context) error {
+	if !s.tooFarAhead() {
+		return nil
+	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for s.tooFarAhead() {
@@ -227,10 +230,6 @@ func (s *session) holdBack(ctx context.Context) error {
 }
 
 func (s *session) tooFarAhead() bool {
-	n, _ := s.tracker.Ahead()
-	if n > s.r.cfg.MaxAheadTx {
-		return true
-	}
-	_, open, ok := s.tracker.Oldest()
-	return ok && open > 1 && int64(s.receivedLSN()-s.tracker.Watermark()) > s.r.cfg.MaxAheadWAL
+	ahead, open, watermark := s.tracker.Backlog()
+	return ahead > s.r.cfg.MaxAheadTx || open > 1 && int64(s.receivedLSN()-watermark) > s.r.cfg.MaxAheadWAL
 }
