@@ -84,7 +84,7 @@ func Start(ctx context.Context, o Options) (*Worker, error) {
 	}
 	if err := w.start(ctx, &o, java, jars); err != nil {
 		log, _ := os.ReadFile(w.LogPath())
-		w.Close()
+		_ = w.Close() // the start failed, and that is the error to tell
 		return nil, fmt.Errorf("start Debezium: %w; its log: %s", err, log[max(0, len(log)-4096):])
 	}
 	return w, nil
