@@ -93,6 +93,7 @@ var (
 	topicDesc    = desc("topic_published_records_total", "Records acked by the brokers, by topic; past 200 topics the rest is counted as other.", "topic")
 	requestsDesc = desc("produce_requests_total", "Produce requests sent.")
 	retriesDesc  = desc("produce_retries_total", "Record batches sent again.")
+	resetsDesc   = desc("producer_id_resets_total", "Times that a topic-partition began anew as another producer, because the brokers did not know it any more; records may have been written twice then.")
 	errorsDesc   = desc("errors_total", "Errors by side (source or kafka), class (retry, refresh, poison or stop) and code.", "side", "class", "code")
 	inFlightDesc = desc("in_flight_bytes", "Bytes taken from the in-flight budget.")
 	budgetDesc   = desc("in_flight_budget_bytes", "The in-flight budget.")
@@ -107,7 +108,7 @@ var (
 	gapsDesc     = desc("open_gaps", "Ranges that may never have been published, kept with the mark.")
 
 	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
-		requestsDesc, retriesDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
+		requestsDesc, retriesDesc, resetsDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
 		positionDesc, reconnDesc, haltsDesc, failingDesc, gapsDesc}
 )
 
@@ -140,6 +141,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(pubBytesDesc, s.Sink.PublishedSize)
 	counter(requestsDesc, s.Sink.Requests)
 	counter(retriesDesc, s.Sink.Retries)
+	counter(resetsDesc, s.Sink.ProducerIDResets)
 	for topic, n := range c.limitTopics(s.Sink.Topics) {
 		counter(topicDesc, n, topic)
 	}
