@@ -102,6 +102,7 @@ var (
 	retainedDesc = desc("retained_wal_bytes", "WAL that the server keeps for the slot.")
 	safeDesc     = desc("safe_wal_bytes", "WAL that can still be written before the slot is in danger of being lost; missing without a limit.")
 	positionDesc = desc("position_bytes", "Positions in the WAL: received, acked, durable (the saved mark), confirmed, and the server's end of WAL.", "position")
+	napsDesc     = desc("receive_naps_total", "Pauses between two reads of a busy stream; see source.coalesce_reads.")
 	reconnDesc   = desc("reconnects_total", "Times that the replication connection was made again.")
 	haltsDesc    = desc("halted_records", "Records that can never be written and hold up their topic-partition, or reading.")
 	failingDesc  = desc("failing_partitions", "Topic-partitions whose last attempt failed, or that are halted.")
@@ -109,7 +110,7 @@ var (
 
 	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
 		requestsDesc, retriesDesc, resetsDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
-		positionDesc, reconnDesc, haltsDesc, failingDesc, gapsDesc}
+		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, gapsDesc}
 )
 
 // Describe implements prometheus.Collector.
@@ -135,6 +136,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(txDesc, s.DecodedTransactions)
 	counter(rowsDesc, s.DecodedRows)
 	counter(bytesDesc, s.DecodedBytes)
+	counter(napsDesc, s.ReceiveNaps)
 	counter(reconnDesc, s.Reconnects)
 
 	counter(pubDesc, s.Sink.Published)

@@ -90,6 +90,7 @@ func (v *validator) source(s Source) {
 		"%q is not a size as PostgreSQL writes it, such as 256MB", s.LogicalDecodingMem)
 	v.check(s.WalSenderTimeout >= 0 && (s.SilenceTimeout <= 0 || 2*s.WalSenderTimeout <= 3*s.SilenceTimeout), "source.wal_sender_timeout",
 		"%s must not be negative, and at most one and a half times source.silence_timeout, %s", s.WalSenderTimeout, s.SilenceTimeout)
+	v.oneOf("source.coalesce_reads", s.CoalesceReads, "auto", "off")
 	v.positive("source.status_interval", s.StatusInterval)
 	v.positive("source.silence_timeout", s.SilenceTimeout)
 	v.positive("source.watch_interval", s.WatchInterval)

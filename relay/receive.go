@@ -52,7 +52,7 @@ func (s *session) receive(ctx, pctx context.Context) error {
 			return fault.Stopped("report this with the server's version; the event is still in the slot",
 				"decode the WAL message at %s: %v", m.WALStart, err)
 		}
-		if err := s.event(pctx, tx, ev, rec); err != nil {
+		if err := s.event(pctx, tx, &ev, rec); err != nil {
 			if pctx.Err() != nil && ctx.Err() == nil {
 				return errStopped
 			}
@@ -112,7 +112,7 @@ func (s *session) idle(tx *transaction, end pglogrepl.LSN) {
 	s.wake()
 }
 
-func (s *session) event(ctx context.Context, tx *transaction, ev decoder.Event, rec *sink.Record) error {
+func (s *session) event(ctx context.Context, tx *transaction, ev *decoder.Event, rec *sink.Record) error {
 	switch ev.Kind {
 	case decoder.KindBegin:
 		if tx.open {

@@ -45,6 +45,7 @@ type Config struct {
 	ReconnectMax    time.Duration
 	StallTimeout    time.Duration
 	MaxRowBytes     int64
+	CoalesceReads   bool
 	MaxAheadTx      int
 	MaxAheadWAL     int64
 	// RuntimeParams are set on the replication connection beside the forced ones:
@@ -80,7 +81,7 @@ type Relay struct {
 	// Run's goroutine only.
 	known preflight.Known
 
-	transactions, rows, bytes, reconnects atomic.Uint64
+	transactions, rows, bytes, reconnects, naps atomic.Uint64
 
 	mu        sync.Mutex // guards what follows
 	state     State

@@ -166,6 +166,7 @@ func (s *session) tryStart(ctx context.Context, cfg *pgconn.Config) error {
 		Postgres: cfg, ApplicationName: s.r.cfg.ApplicationName, RuntimeParams: s.r.cfg.RuntimeParams,
 		StatusInterval: s.r.cfg.StatusInterval, SilenceTimeout: s.r.cfg.SilenceTimeout,
 		MaxMessageBytes: s.r.cfg.MaxRowBytes, OnNotice: s.onNotice,
+		CoalesceReads: s.r.cfg.CoalesceReads, Naps: &s.r.naps,
 	})
 	if err != nil {
 		return err

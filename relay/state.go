@@ -68,6 +68,7 @@ func (r *Relay) Status() Status {
 
 	st.DecodedTransactions, st.DecodedRows, st.DecodedBytes = r.transactions.Load(), r.rows.Load(), r.bytes.Load()
 	st.Reconnects = r.reconnects.Load()
+	st.ReceiveNaps = r.naps.Load()
 	if sk != nil {
 		st.Sink, st.Lanes = sk.Stats(), sk.Lanes()
 	}

@@ -58,6 +58,7 @@ type Status struct {
 	DecodedRows         uint64 `json:"decoded_rows"`
 	DecodedBytes        uint64 `json:"decoded_bytes"`
 	Reconnects          uint64 `json:"reconnects"`
+	ReceiveNaps         uint64 `json:"receive_naps"` // pauses between coalesced reads
 	// SourceErrors counts errors of the PostgreSQL side by class and SQLSTATE (or
 	// kind of network error).
 	SourceErrors map[sink.ErrorKey]uint64 `json:"-"`

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -36,6 +37,11 @@ type Config struct {
 	SilenceTimeout time.Duration
 	// MaxMessageBytes is the largest message that is read into memory.
 	MaxMessageBytes int64
+	// CoalesceReads lets a busy stream be read in few large pieces, where the server
+	// is near enough for that to help.
+	CoalesceReads bool
+	// Naps counts the pauses between such reads; may be nil.
+	Naps *atomic.Uint64
 	// OnNotice is called from Next for each notice of the server; may be nil.
 	OnNotice func(*pgconn.Notice)
 }
@@ -74,6 +80,9 @@ type Conn struct {
 
 // Connect opens a replication connection to cfg's database.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
+	if cfg.Naps == nil {
+		cfg.Naps = new(atomic.Uint64)
+	}
 	c := &Conn{cfg: cfg}
 	pc := cfg.Postgres.Copy()
 	pc.RuntimeParams = maps.Clone(pc.RuntimeParams)
@@ -99,7 +108,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 			cfg.OnNotice(n)
 		}
 	}
-	pc.DialFunc = dialer(cfg.SilenceTimeout).DialContext
+	pc.DialFunc = dial(cfg.SilenceTimeout)
 	pc.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		c.frames = newFrameReader(r)
 		return pgproto3.NewFrontend(c.frames, w)
@@ -143,6 +152,9 @@ func (c *Conn) Start(ctx context.Context, slot, publication string, lsn pglogrep
 	if lsn == 0 {
 		c.Close()
 		return nil, fault.Stopped("", "start streaming slot %q: the position to start at is not known", slot)
+	}
+	if conn := coalesced(c.pg.Conn()); conn != nil && c.cfg.CoalesceReads {
+		conn.coalesce(&c.frames.messages, c.cfg.Naps)
 	}
 	opts := pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'",

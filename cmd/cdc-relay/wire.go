@@ -103,6 +103,7 @@ func relayConfig(cfg config.Config) relay.Config {
 		Connect: cfg.Source.Connect, Slot: cfg.Source.Slot, Publication: cfg.Source.Publication,
 		ApplicationName: cfg.Source.ApplicationName, AllowSynchronous: cfg.Source.AllowSynchronous,
 		Tables:         cfg.Tables(),
+		CoalesceReads:  cfg.Source.CoalesceReads == "auto",
 		StatusInterval: cfg.Source.StatusInterval, SilenceTimeout: cfg.Source.SilenceTimeout, WatchInterval: cfg.Source.WatchInterval,
 		SaveInterval: cfg.Relay.SaveInterval, ShutdownTimeout: cfg.Relay.ShutdownTimeout, StandbyInterval: cfg.Relay.StandbyInterval,
 		ReconnectMin: cfg.Relay.ReconnectMin, ReconnectMax: cfg.Relay.ReconnectMax, StallTimeout: cfg.Relay.StallTimeout,

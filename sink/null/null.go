@@ -4,7 +4,6 @@ package null
 
 import (
 	"context"
-	"maps"
 	"sync"
 
 	"github.com/cdc-relay/cdc-relay/sink"
@@ -23,14 +22,16 @@ type Sink struct {
 	mu     sync.Mutex
 	closed bool
 	stats  sink.Stats
-	topics map[string]uint64
+	topics map[string]*uint64
+	last   string // topic of the last record
+	count  *uint64
 }
 
 var _ sink.Sink = (*Sink)(nil)
 
 // Open returns an empty sink.
 func Open() *Sink {
-	return &Sink{failed: make(chan struct{}), topics: make(map[string]uint64)}
+	return &Sink{failed: make(chan struct{}), topics: make(map[string]*uint64)}
 }
 
 // Publish counts rec and acks it at once.
@@ -53,12 +54,22 @@ func (s *Sink) take(rec *sink.Record) error {
 	}
 	s.stats.Published++
 	s.stats.PublishedSize += uint64(size(rec))
-	if _, known := s.topics[rec.Topic]; known || len(s.topics) < maxTopicLabels {
-		s.topics[rec.Topic]++
-	} else {
-		s.topics[otherTopics]++
+	if s.count == nil || rec.Topic != s.last {
+		s.last, s.count = rec.Topic, s.counter(rec.Topic)
 	}
+	*s.count++
 	return nil
+}
+
+// counter is the one that counts topic.
+func (s *Sink) counter(topic string) *uint64 {
+	if len(s.topics) >= maxTopicLabels && s.topics[topic] == nil {
+		topic = otherTopics
+	}
+	if s.topics[topic] == nil {
+		s.topics[topic] = new(uint64)
+	}
+	return s.topics[topic]
 }
 
 // size of the parts of a record, in bytes.
@@ -90,7 +101,10 @@ func (s *Sink) Stats() sink.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.Topics = maps.Clone(s.topics)
+	st.Topics = make(map[string]uint64, len(s.topics))
+	for topic, n := range s.topics {
+		st.Topics[topic] = *n
+	}
 	return st
 }
 
