@@ -272,15 +272,15 @@ func (b *badInput) count(id string) int {
 }
 
 // setTopic changes a setting of the topic.
-func (b *badInput) setTopic(name, value string) {
-	b.t.Helper()
+func (r *rig) setTopic(t testing.TB, name, value string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), e2e.Timeout)
 	defer cancel()
-	resp, err := kadm.NewClient(b.k.Client(b.t)).AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: name, Value: &value}}, b.topic)
+	resp, err := kadm.NewClient(r.k.Client(t)).AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: name, Value: &value}}, r.topic)
 	if err == nil {
-		_, err = resp.On(b.topic, nil)
+		_, err = resp.On(r.topic, nil)
 	}
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
 }

@@ -98,7 +98,7 @@ func (b *badInput) refusedRecord() int {
 	confirmed = mustLSN(b.t, r.confirmed(b.t))
 	b.hold(confirmed <= low, "the stop confirmed %s, past %s where the refused record begins", confirmed, low)
 
-	b.setTopic("max.message.bytes", "1000000")
+	b.setTopic(b.t, "max.message.bytes", "1000000")
 	b.works("a topic that takes it", r)
 	var order []string
 	for _, rec := range b.k.Consume(b.t, b.topic) {

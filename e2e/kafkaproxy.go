@@ -33,6 +33,7 @@ type KafkaProxy struct {
 	held     int // answers that wait, in all connections
 	produced int // produce requests that were passed to the broker
 	change   chan struct{}
+	late     late
 }
 
 // filter chooses produce requests by topic.
@@ -195,6 +196,9 @@ func (p *KafkaProxy) passRequests(c *kafkaConn, server, client net.Conn) {
 			if !p.await(c, gone, func() bool { return !p.requests.matches(topics) }) {
 				return
 			}
+			if p.delay(topics, frame) {
+				continue // the client waits in vain
+			}
 			c.mu.Lock()
 			c.produce[correlation] = topics
 			c.mu.Unlock()
@@ -222,7 +226,7 @@ func (p *KafkaProxy) passAnswers(c *kafkaConn, client net.Conn, answers <-chan [
 			p.count(1)
 			ok := p.await(c, nil, func() bool { return !p.acks.matches(topics) })
 			p.count(-1)
-			if !ok {
+			if !ok || p.drop(topics) {
 				return
 			}
 		}

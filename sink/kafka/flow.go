@@ -110,6 +110,7 @@ func (s *Sink) failedAttempt(ln *lane, b *batch, err error, indexes []int32) {
 		s.deny(ln, err, now)
 	case class == fault.Poison && b.records() > 1:
 		ln.failing(err, now)
+		ln.topic.configAt = time.Time{} // the limit that we know may be an old one
 		s.narrow(ln, b, indexes)
 		ln.state = laneIdle
 		s.kick(ln)
