@@ -82,5 +82,5 @@ func quickGroups(o options) []*group {
 }
 
 func fullGroups(o options) []*group {
-	return slices.Concat(drainGroups(o, false), steadyGroups(o))
+	return slices.Concat(drainGroups(o, false), steadyGroups(o), costGroups(o), partitionGroups(o))
 }

@@ -52,6 +52,9 @@ func (d *drain) systems(quick bool) []*system {
 		{name: "null", run: d.byNull},
 		{name: "kafka", run: d.byKafka, missing: d.noKafka},
 	}
+	if !quick && d.size == 300 {
+		all = append(all, &system{name: "null-off", run: d.byNullOff, missing: d.noCoalesce})
+	}
 	// In the quick run these only say whether the bar of the relay to Kafka applies.
 	all = append(all, &system{name: "perf-beside", run: d.byPerfToolBeside, missing: d.noPerfTool, slow: quick})
 	if !quick {
@@ -111,6 +114,20 @@ func (d *drain) byRecvlogical(ctx context.Context, _ int) (outcome, error) {
 
 func (d *drain) byNull(ctx context.Context, _ int) (outcome, error) {
 	return d.byRelay(ctx, rig.RelayOptions{Null: true})
+}
+
+// coalesceOff switches off reading a busy stream in few large pieces.
+const coalesceOff = "coalesce_reads: off"
+
+func (d *drain) byNullOff(ctx context.Context, _ int) (outcome, error) {
+	return d.byRelay(ctx, rig.RelayOptions{Null: true, Source: []string{coalesceOff}})
+}
+
+func (d *drain) noCoalesce(ctx context.Context) string {
+	if !d.Accepts(ctx, coalesceOff) {
+		return "this relay's configuration does not know source." + coalesceOff
+	}
+	return ""
 }
 
 func (d *drain) byKafka(ctx context.Context, _ int) (outcome, error) {

@@ -86,8 +86,12 @@ func (o *options) flags(cmd *cobra.Command, d options) {
 	fl.IntSliceVar(&o.sizes, "sizes", d.sizes, "bytes of a payload")
 	fl.StringVar(&o.pg, "pg", or(os.Getenv("PG"), "15"), "major version of PostgreSQL (PG)")
 	fl.StringVar(&o.relay, "relay", "", "the relay's binary; built when empty")
-	fl.StringVar(&o.out, "out", d.out, "raw JSON; the report is written beside it")
+	fl.StringVar(&o.out, "out", resultsPath(d.out), "raw JSON; the report is written beside it")
 }
+
+// fullDefaults are those of make bench.
+var fullDefaults = options{rows: 1_000_000, slowRows: 100_000, rounds: 5, slowRounds: 3, txRows: []int{1, 1000}, sizes: []int{300, 1024},
+	seconds: 60, rates: []int{100, 1000, 5000, 20_000}, pg: "15", out: "bench/results.json"}
 
 func runCommand() *cobra.Command {
 	var o options
@@ -99,12 +103,13 @@ func runCommand() *cobra.Command {
 			return o.measure(cmd.Context(), fullGroups(o), fullResults)
 		},
 	}
-	o.flags(cmd, options{rows: 1_000_000, slowRows: 100_000, rounds: 5, txRows: []int{1, 1000}, sizes: []int{300, 1024}, out: resultsPath("bench/results.json")})
+	d := fullDefaults
+	o.flags(cmd, d)
 	fl := cmd.Flags()
 	fl.BoolVar(&o.fresh, "fresh", false, "forget the rounds that are there")
-	fl.IntVar(&o.slowRounds, "slow-rounds", 3, "rounds of slow systems, and of what takes a minute each")
-	fl.IntVar(&o.seconds, "seconds", 60, "how long each steady rate is measured")
-	fl.IntSliceVar(&o.rates, "rates", []int{100, 1000, 5000, 20_000}, "events per second of the steady cells")
+	fl.IntVar(&o.slowRounds, "slow-rounds", d.slowRounds, "rounds of slow systems, and of what takes a minute each")
+	fl.IntVar(&o.seconds, "seconds", d.seconds, "how long each steady rate is measured")
+	fl.IntSliceVar(&o.rates, "rates", d.rates, "events per second of the steady cells")
 	return cmd
 }
 
@@ -120,29 +125,24 @@ func quickCommand() *cobra.Command {
 			return o.measure(cmd.Context(), quickGroups(o), quickResults)
 		},
 	}
-	o.flags(cmd, options{rows: 1_000_000, slowRows: 1000, rounds: 5, txRows: []int{1, 1000}, sizes: []int{300}, out: resultsPath(".cache/bench/quick.json")})
+	o.flags(cmd, options{rows: 1_000_000, slowRows: 1000, rounds: 5, txRows: []int{1, 1000}, sizes: []int{300}, out: ".cache/bench/quick.json"})
 	cmd.Flags().BoolVar(&o.resume, "resume", false, "go on with an interrupted run")
 	return cmd
 }
 
 func listCommand() *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "list",
 		Short: "List the cells of make bench",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, g := range fullGroups(o) {
+		Run: func(cmd *cobra.Command, _ []string) {
+			for _, g := range fullGroups(fullDefaults) {
 				for _, s := range g.systems {
 					fmt.Fprintf(cmd.OutOrStdout(), "%-36s rounds=%d %s\n", g.cell(s), g.roundsOf(s), g.params)
 				}
 			}
-			return nil
 		},
 	}
-	o.flags(cmd, options{rows: 1_000_000, slowRows: 100_000, rounds: 5, txRows: []int{1, 1000}, sizes: []int{300, 1024}})
-	o.slowRounds, o.seconds, o.rates = 3, 60, []int{100, 1000, 5000, 20_000}
-	return cmd
 }
 
 // resultsPath is a path below the module's root, wherever the command runs.

@@ -73,8 +73,8 @@ func (d *drain) recvlogicalAgainAndAgain(ctx context.Context) error {
 
 // endOf is err, unless ctx ended, which is meant.
 func endOf(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }

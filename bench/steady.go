@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/bench/debezium"
 	"github.com/cdc-relay/cdc-relay/bench/load"
 	"github.com/cdc-relay/cdc-relay/bench/rig"
 )
@@ -138,7 +139,7 @@ func (s *steady) measure(ctx context.Context, topic string, x subject) (outcome,
 	if err != nil {
 		return outcome{}, err
 	}
-	defer consumer.Close()
+	defer func() { _ = consumer.Close() }() // asked below
 	w := load.Writer{DSN: s.DSN(), Table: x.table, Rate: s.rate, TxRows: s.txRows, Events: s.rows, Size: steadySize, Connections: s.connections,
 		Committed: x.committed}
 	written := make(chan error, 1)
@@ -208,10 +209,18 @@ func (s *steady) resources(f map[string]float64, x subject, before, after snapsh
 	}
 }
 
+// empty makes the outbox tables empty.
+func (s *steady) empty(ctx context.Context) error {
+	if err := s.Exec(ctx, "TRUNCATE outbox, "+rig.PollingTable, "CHECKPOINT"); err != nil {
+		return fatalError{err}
+	}
+	return nil
+}
+
 // begin makes the outbox empty and a topic.
 func (s *steady) begin(ctx context.Context) (topic string, err error) {
-	if err := s.Exec(ctx, "TRUNCATE outbox, "+rig.PollingTable, "CHECKPOINT"); err != nil {
-		return "", fatalError{err}
+	if err := s.empty(ctx); err != nil {
+		return "", err
 	}
 	if topic, err = s.NewTopic(ctx, s.partitions); err != nil {
 		return "", fatalError{err}
@@ -281,11 +290,15 @@ func (s *steady) byDebezium(ctx context.Context, n int) (outcome, error) {
 	if err := s.Exec(ctx, "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput')"); err != nil {
 		return outcome{}, err
 	}
-	w, err := s.StartDebezium(ctx, slot, topic)
+	profile := debezium.Latency
+	if s.rate >= 20_000 {
+		profile = debezium.Throughput // the other one falls behind sooner
+	}
+	w, err := s.StartDebezium(ctx, slot, topic, profile)
 	if err != nil {
 		return outcome{}, err
 	}
-	defer w.Close()
+	defer func() { _ = w.Close() }() // its directory is in the run's
 	if err := s.WaitActive(ctx, slot); err != nil {
 		return outcome{}, err
 	}
@@ -295,6 +308,7 @@ func (s *steady) byDebezium(ctx context.Context, n int) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
+	out.notes = map[string]string{"profile": profile.String()}
 	w.Kill()
 	return out, errors.Join(s.DropSlot(ctx, slot), s.DeleteTopic(ctx, topic))
 }
@@ -314,6 +328,11 @@ func (s *steady) byPolling(ctx context.Context, _ int) (outcome, error) {
 	out, err := s.measure(ctx, topic, x)
 	if err != nil {
 		return outcome{}, err
+	}
+	if out.figures["missing"] == 0 {
+		if err := s.WaitPublished(ctx, time.Minute, p); err != nil { // the last batch is marked after it has arrived
+			return outcome{}, err
+		}
 	}
 	if !p.Alive() {
 		return outcome{}, p.Failure()

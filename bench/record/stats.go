@@ -75,3 +75,24 @@ func (f File) Count(group, system string) int {
 	}
 	return n
 }
+
+// Newest leaves, of each group, the rounds of the relay, machine and parameters that were measured last.
+func (f File) Newest() File {
+	last := map[string]Round{}
+	for _, r := range f.Rounds {
+		if !r.Time.Before(last[r.Group].Time) {
+			last[r.Group] = r
+		}
+	}
+	out := f
+	out.Rounds = nil
+	for _, r := range f.Rounds {
+		if l := last[r.Group]; r.Build == l.Build && r.Machine == l.Machine && r.Params == l.Params {
+			out.Rounds = append(out.Rounds, r)
+		}
+	}
+	return out
+}
+
+// Has tells whether there are rounds of a system.
+func (f File) Has(group, system string) bool { return f.Count(group, system) > 0 }

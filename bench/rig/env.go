@@ -139,7 +139,7 @@ func (e *Env) NewTopic(ctx context.Context, partitions int) (string, error) {
 	if _, err := e.admin.CreateTopic(ctx, int32(partitions), 1, nil, name); err != nil {
 		return "", fmt.Errorf("create topic %s: %w", name, err)
 	}
-	return name, poll(ctx, time.Minute, 20*time.Millisecond, "leaders of topic "+name, func() (bool, error) {
+	return name, Poll(ctx, time.Minute, 20*time.Millisecond, "leaders of topic "+name, func() (bool, error) {
 		ends, err := e.admin.ListEndOffsets(ctx, name)
 		return err == nil && ends.Error() == nil && len(ends[name]) == partitions, nil
 	})
@@ -169,14 +169,14 @@ func (e *Env) Records(ctx context.Context, topic string) (int64, error) {
 
 // WaitRecords waits until a topic holds n records.
 func (e *Env) WaitRecords(ctx context.Context, topic string, n int, limit time.Duration) error {
-	return poll(ctx, limit, 10*time.Millisecond, fmt.Sprintf("%d records in the topic", n), func() (bool, error) {
+	return Poll(ctx, limit, 10*time.Millisecond, fmt.Sprintf("%d records in the topic", n), func() (bool, error) {
 		have, err := e.Records(ctx, topic)
 		return have >= int64(n), err
 	})
 }
 
-// poll asks until done says so.
-func poll(ctx context.Context, limit, every time.Duration, what string, done func() (bool, error)) error {
+// Poll asks until done says so.
+func Poll(ctx context.Context, limit, every time.Duration, what string, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(every)

@@ -56,7 +56,7 @@ func (r *Rig) StartPolling(ctx context.Context, topic string) (*Polling, error) 
 
 // WaitPublished waits until no row is unpublished, while the polling relay lives.
 func (r *Rig) WaitPublished(ctx context.Context, limit time.Duration, p *Polling) error {
-	return poll(ctx, limit, 20*time.Millisecond, "the polling relay to publish all", func() (bool, error) {
+	return Poll(ctx, limit, 20*time.Millisecond, "the polling relay to publish all", func() (bool, error) {
 		if !p.Alive() {
 			return false, p.Failure()
 		}

@@ -113,7 +113,7 @@ func (r *Rig) StartRelay(o RelayOptions) (*Relay, error) {
 
 // WaitReady waits until the relay streams.
 func (p *Relay) WaitReady(ctx context.Context) error {
-	return poll(ctx, time.Minute, 20*time.Millisecond, "the relay to be ready", func() (bool, error) {
+	return Poll(ctx, time.Minute, 20*time.Millisecond, "the relay to be ready", func() (bool, error) {
 		if !p.Alive() {
 			return false, p.Failure()
 		}

@@ -139,7 +139,7 @@ func (s *Session) CopySlot(ctx context.Context, from string) (string, error) {
 
 // DropSlot drops a slot, which a client that just ended may still hold for a moment.
 func (s *Session) DropSlot(ctx context.Context, name string) error {
-	return poll(ctx, 30*time.Second, 20*time.Millisecond, "the end of slot "+name, func() (bool, error) {
+	return Poll(ctx, 30*time.Second, 20*time.Millisecond, "the end of slot "+name, func() (bool, error) {
 		_, err := s.conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active`, name)
 		if err != nil {
 			return false, err
@@ -193,7 +193,7 @@ func (r *Rig) Fill(ctx context.Context, rows, slow, txRows, size int) (Backlog, 
 
 // WaitConfirmed waits until a slot is confirmed up to a position, while the relay lives.
 func (r *Rig) WaitConfirmed(ctx context.Context, slot, position string, limit time.Duration, relay *Relay) error {
-	return poll(ctx, limit, 10*time.Millisecond, "the relay to confirm "+position, func() (bool, error) {
+	return Poll(ctx, limit, 10*time.Millisecond, "the relay to confirm "+position, func() (bool, error) {
 		if !relay.Alive() {
 			return false, relay.Failure()
 		}
@@ -203,7 +203,7 @@ func (r *Rig) WaitConfirmed(ctx context.Context, slot, position string, limit ti
 
 // WaitActive waits until somebody streams from a slot.
 func (s *Session) WaitActive(ctx context.Context, slot string) error {
-	return poll(ctx, time.Minute, 20*time.Millisecond, "slot "+slot+" to be active", func() (bool, error) {
+	return Poll(ctx, time.Minute, 20*time.Millisecond, "slot "+slot+" to be active", func() (bool, error) {
 		n, err := s.Number(ctx, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active", slot)
 		return n > 0, err
 	})
