@@ -133,11 +133,15 @@ func (a *ackLog) sum() int {
 	return a.total
 }
 
+// began is the time of records. A broker forgets a producer by the time of its
+// records: one of old records is forgotten at once when the broker restarts.
+var began = time.Now().UnixMilli()
+
 // numbered is record i of a topic; its id and value are i.
 func numbered(topic string, partition int32, i int) *sink.Record {
 	id := []byte(strconv.Itoa(i))
 	return &sink.Record{Topic: topic, Partition: partition, Key: []byte("k" + strconv.Itoa(i%17)), Value: id, ID: id,
-		Headers: []sink.Header{{Key: "id", Value: id}}, Timestamp: 1_700_000_000_000 + int64(i), LSN: 100, Seq: uint32(i)}
+		Headers: []sink.Header{{Key: "id", Value: id}}, Timestamp: began + int64(i), LSN: 100, Seq: uint32(i)}
 }
 
 func publish(t testing.TB, s *Sink, rec *sink.Record, ack sink.Ack) {

@@ -117,6 +117,8 @@ func TestReal_HealsWhenTheBrokerIsKilled(t *testing.T) {
 		drain(t, s)
 		t.Logf("all acked %s after the broker was back", time.Since(start))
 	}
-	inOrder(t, consumeAll(t, addrs, "t", 8000), want)
-	t.Logf("errors %v", s.Stats().Errors)
+	copies := inOrder(t, consumeAll(t, addrs, "t", 8000), want)
+	if st := s.Stats(); copies != 0 || st.ProducerIDResets != 0 || written(t, addrs, "t") != 8000 {
+		t.Fatalf("%d copies, %d resets, %d written; errors %v", copies, st.ProducerIDResets, written(t, addrs, "t"), st.Errors)
+	}
 }
