@@ -67,6 +67,7 @@ type coalescedConn struct {
 	raw      syscall.RawConn
 	messages *uint64 // taken from the stream so far; nil until coalesce
 	pace     pacer
+	lowat    bool // SO_RCVLOWAT is raised
 	naps     *atomic.Uint64
 
 	// ahead holds what was read and not handed out yet, for a caller that reads in
@@ -111,6 +112,7 @@ func (c *coalescedConn) Read(p []byte) (int, error) {
 // more was to be expected. After a nap that brought nothing it waits.
 func (c *coalescedConn) receive(p []byte) (int, error) {
 	c.pace.tick(*c.messages, time.Now())
+	c.wakeAbove(c.pace.hot)
 	for napped := false; c.pace.hot && !napped; {
 		if !c.pace.again {
 			c.naps.Add(1)
@@ -124,7 +126,24 @@ func (c *coalescedConn) receive(p []byte) (int, error) {
 			return n, err
 		}
 	}
+	c.wakeAbove(false)
 	n, err := c.TCPConn.Read(p)
 	c.pace.read(n, len(p))
 	return n, err
+}
+
+// wakeAbove keeps the kernel from waking this process's poller, which nobody
+// waits on during a nap, for each message that comes meanwhile. Before a read
+// that waits it is undone.
+func (c *coalescedConn) wakeAbove(much bool) {
+	if much == c.lowat {
+		return
+	}
+	bytes := 1
+	if much {
+		bytes = napWindow
+	}
+	if setLowWater(c.raw, bytes) == nil {
+		c.lowat = much
+	}
 }

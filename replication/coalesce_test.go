@@ -169,6 +169,26 @@ func TestCoalescedConn_DeadlineEndsTheNaps(t *testing.T) {
 	}
 }
 
+// Less than what wakes the reader during a nap must still wake it afterwards.
+func TestCoalescedConn_WaitsForTheLastFewBytes(t *testing.T) {
+	c, _, server := coalescedPair(t)
+	buf := make([]byte, frameBuffer)
+	for range 3 {
+		c.pace = pacer{hot: true, windowAt: time.Now(), agreedAt: time.Now()}
+		written := make(chan error, 1)
+		time.AfterFunc(5*nap, func() { written <- writeNumbers(server, 1) }) // when it has napped, and waits
+		if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Read(buf); n != 100 || err != nil {
+			t.Fatalf("read %d bytes: %v", n, err)
+		}
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestCoalesced_NotOnAUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

@@ -30,6 +30,13 @@ func minRTT(rc syscall.RawConn) (time.Duration, bool) {
 	return time.Duration(info.Min_rtt) * time.Microsecond, true
 }
 
+// setLowWater sets SO_RCVLOWAT, socket(7). Reads that do not wait ignore it.
+func setLowWater(rc syscall.RawConn, bytes int) error {
+	var serr error
+	err := rc.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) })
+	return errors.Join(err, serr)
+}
+
 // readNow reads what is there, without waiting; 0 and no error when that is
 // nothing. The connection's deadline holds.
 func readNow(rc syscall.RawConn, p []byte) (n int, err error) {

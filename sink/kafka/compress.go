@@ -32,6 +32,8 @@ func parseCodec(name string) (compress.Compression, error) {
 type packer struct {
 	codec compress.Compression
 	zstd  *zstd.Encoder
+	// scratch is the request's, kept for the next one; at most some 80 KiB.
+	scratch []byte
 }
 
 // zstdWindow bounds what an encoder keeps; a batch is rarely larger.

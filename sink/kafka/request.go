@@ -28,6 +28,9 @@ type produceRequest struct {
 	clientID string
 	timeout  time.Duration // how long the broker may wait for its followers
 	parts    []part
+	// scratch holds the fields around the batches, and small batches, while they are
+	// written. It is the caller's again, perhaps grown, after settle.
+	scratch []byte
 
 	version int16
 	state   atomic.Int32
@@ -142,7 +145,8 @@ const copyBelow = 16 << 10
 
 func (r *produceRequest) write(w io.Writer) error {
 	be := binary.BigEndian
-	b := make([]byte, 4, 1024)
+	b := append(r.scratch[:0], 0, 0, 0, 0)
+	defer func() { r.scratch = b }()
 	b = be.AppendUint16(b, uint16(protocol.Produce))
 	b = be.AppendUint16(b, uint16(r.version))
 	b = be.AppendUint32(b, correlationID)

@@ -165,10 +165,12 @@ func (w *sender) send(group []flight, pk *packer) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.RequestTimeout)
 	defer cancel()
 	req := newRequest(ctx, w.node, s.cfg.ClientID, s.cfg.RequestTimeout/2, parts)
+	req.scratch = pk.scratch
 	start := time.Now()
 	res, err := s.cfg.Cluster.Transport().RoundTrip(ctx, s.cfg.Cluster.Addr(), req)
 	cancel()
 	req.settle()
+	pk.scratch = req.scratch
 	answer, _ := res.(*produce.Response)
 	if err == nil && answer == nil {
 		err = protocol.Errorf("no response to a produce request")
