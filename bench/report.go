@@ -164,7 +164,7 @@ var steadyColumns = []column{
 	{"events/s", "achieved_per_s", "%.0f", ""}, {"p50 ms", "p50_ms", "%.2f", ""}, {"p99 ms", "p99_ms", "%.2f", ""}, {"p99.9 ms", "p999_ms", "%.1f", ""},
 	{"p99 to control", "p99_ms", "%.2f", "control"}, {"CPU %", "cpu_percent", "%.1f", ""}, {"CPU s/M", "cpu_per_million", "%.1f", ""},
 	{"peak RSS MiB", "rss_mb", "%.0f", ""}, {"its backend CPU s/M", "backend_cpu_per_million", "%.1f", ""},
-	{"broker CPU s/M", "broker_cpu_per_million", "%.1f", ""}, {"naps", "naps", "%.0f", ""}, {"behind at the end", "behind_at_end", "%.0f", ""},
+	{"broker CPU s/M", "broker_cpu_per_million", "%.1f", ""}, {"load and consumer CPU %", "load_cpu_percent", "%.0f", ""}, {"naps", "naps", "%.0f", ""}, {"behind at the end", "behind_at_end", "%.0f", ""},
 	{"never came", "missing", "%.0f", ""},
 }
 

@@ -195,7 +195,10 @@ func debeziumResults(f record.File) []result {
 	}
 	ok := !(rate < barDebeziumRate) && !(rss > barDebeziumRSS) && !(p99.Median > barDebeziumP99) // what was not measured is no failure
 	kv = append([]any{"drain_ratio", rate, "rss_ratio", rss, "p99_ratio", p99.Median}, kv...)
-	kv = append(kv, "p99_ms", f.Figure(g, "debezium", "p99_ms").Median, "relay_p99_ms", f.Figure(g, "relay", "p99_ms").Median)
+	kv = append(kv, "p99_ms", f.Figure(g, "debezium", "p99_ms").Median, "relay_p99_ms", f.Figure(g, "relay", "p99_ms").Median,
+		// What nothing on this machine is below, and what Debezium does before anybody tunes it.
+		"control_p99_ratio", f.Ratio(g, "control", "debezium", "p99_ms").Median, "default_p99_ratio", f.Ratio(g, "relay", "debezium-default", "p99_ms").Median,
+		"default_p99_ms", f.Figure(g, "debezium-default", "p99_ms").Median)
 	return []result{{name: "debezium", kv: kv, ok: &ok}}
 }
 

@@ -176,7 +176,7 @@ func (e fatalError) Unwrap() error { return e.error }
 var shown = []struct{ key, format string }{
 	{"seconds", "%.1f s"}, {"rows_per_s", "%.0f rows/s"}, {"second_half_per_s", "second half %.0f rows/s"}, {"achieved_per_s", "%.0f events/s"}, {"p50_ms", "p50 %.2f ms"}, {"p99_ms", "p99 %.2f ms"},
 	{"p999_ms", "p99.9 %.1f ms"}, {"cpu_per_million", "%.2f CPU s/M"}, {"rss_mb", "%.0f MiB"}, {"records_per_request", "%.0f records/request"},
-	{"walsender_cpu_per_million", "walsender %.1f CPU s/M"}, {"backend_cpu_per_million", "backend %.1f CPU s/M"}, {"broker_cpu_per_million", "broker %.1f CPU s/M"}, {"naps", "%.0f naps"},
+	{"walsender_cpu_per_million", "walsender %.1f CPU s/M"}, {"backend_cpu_per_million", "backend %.1f CPU s/M"}, {"broker_cpu_per_million", "broker %.1f CPU s/M"}, {"load_cpu_percent", "load %.0f%% CPU"}, {"naps", "%.0f naps"},
 	{"wal_mb_per_million", "WAL %.0f MB/M"}, {"table_mb_per_million", "table %.0f MB/M"}, {"dead_per_million", "%.0f dead/M"},
 }
 

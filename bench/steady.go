@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/bench/debezium"
 	"github.com/cdc-relay/cdc-relay/bench/load"
 	"github.com/cdc-relay/cdc-relay/bench/rig"
+	"github.com/cdc-relay/cdc-relay/e2e/proc"
 )
 
 const (
@@ -28,6 +31,7 @@ type steady struct {
 	rate, txRows, seconds int
 	partitions            int
 	warmRows, rows        int // of the warm-up; in all
+	first                 int // number of the first event
 	connections           int
 }
 
@@ -55,9 +59,13 @@ func steadyGroups(o options) []*group {
 			systems: []*system{
 				{name: "control", run: s.byControl, missing: s.noKafka},
 				{name: "relay", run: s.byRelay, missing: s.noKafka},
-				{name: "debezium", run: s.byDebezium, missing: s.noDebezium},
+				{name: "debezium", run: s.byTunedDebezium, missing: s.noDebezium},
 				{name: "polling", run: s.byPolling, missing: s.noKafka},
 			}})
+		if rate == barRate {
+			g := groups[len(groups)-1]
+			g.systems = append(g.systems, &system{name: "debezium-default", run: s.byDefaultDebezium, missing: s.noDebezium})
+		}
 	}
 	return groups
 }
@@ -88,16 +96,20 @@ func (s *steady) open(ctx context.Context, env *rig.Env) (func(), error) {
 		return nil, err
 	}
 	if r.NoBroker == nil {
-		// Uncounted, for the broker's JVM.
-		short := *s
-		short.rows = short.warmRows
-		short.warmRows = 0
-		if _, err := short.byControl(ctx, 0); err != nil {
+		// Uncounted: at a low rate the broker's JVM would compile for minutes.
+		if _, err := s.heating(5000).byControl(ctx, 0); err != nil {
 			r.Close()
 			return nil, err
 		}
 	}
 	return r.Close, nil
+}
+
+// heating is a load of 20 s for JVMs, of which nothing is counted.
+func (s *steady) heating(rate int) *steady {
+	h := *s
+	h.rate, h.txRows, h.connections, h.warmRows, h.rows = rate, 1, 8, 0, 20*rate
+	return &h
 }
 
 // subject is what is measured; any of its functions may be nil.
@@ -113,6 +125,7 @@ type subject struct {
 // snapshot is what was used up to a moment.
 type snapshot struct {
 	cpu, backend, broker time.Duration
+	load                 time.Duration // of this process: writers and consumer
 	naps                 float64
 	hasNaps              bool
 }
@@ -120,6 +133,7 @@ type snapshot struct {
 func (s *steady) snapshot(x subject) snapshot {
 	var p snapshot
 	p.broker = s.Broker.CPU()
+	p.load = proc.CPUOf(os.Getpid())
 	if x.cpu != nil {
 		p.cpu = x.cpu()
 	}
@@ -135,12 +149,12 @@ func (s *steady) snapshot(x subject) snapshot {
 // measure writes the load while the subject runs, and consumes what comes out.
 func (s *steady) measure(ctx context.Context, topic string, x subject) (outcome, error) {
 	ledger := load.NewLedger(s.rows)
-	consumer, err := load.Consume(s.Broker.Addr(), topic, ledger)
+	consumer, err := load.Consume(s.Broker.Addr(), topic, s.first, ledger)
 	if err != nil {
 		return outcome{}, err
 	}
 	defer func() { _ = consumer.Close() }() // asked below
-	w := load.Writer{DSN: s.DSN(), Table: x.table, Rate: s.rate, TxRows: s.txRows, Events: s.rows, Size: steadySize, Connections: s.connections,
+	w := load.Writer{DSN: s.DSN(), Table: x.table, Rate: s.rate, TxRows: s.txRows, Events: s.rows, First: s.first, Size: steadySize, Connections: s.connections,
 		Committed: x.committed}
 	written := make(chan error, 1)
 	go func() { written <- w.Run(ctx, ledger) }()
@@ -164,6 +178,7 @@ func (s *steady) measure(ctx context.Context, topic string, x subject) (outcome,
 		return outcome{}, err
 	}
 	out := latencyFigures(ledger.Since(s.warmRows))
+	out.notes["p99_ms_by_second"] = inMilliseconds(ledger.BySecond(s.warmRows))
 	s.resources(out.figures, x, before, after)
 	out.figures["behind_at_end"] = float64(waiting)
 	return out, nil
@@ -185,15 +200,25 @@ func arrived(ctx context.Context, ledger *load.Ledger) error {
 
 func latencyFigures(l load.Latency) outcome {
 	ms := func(d time.Duration) float64 { return float64(d) / 1e6 }
-	return outcome{figures: map[string]float64{
+	return outcome{notes: map[string]string{}, figures: map[string]float64{
 		"p50_ms": ms(l.P50), "p99_ms": ms(l.P99), "p999_ms": ms(l.P999), "max_ms": ms(l.Max),
 		"achieved_per_s": l.PerSecond, "missing": float64(l.Missing), "duplicates": float64(l.Duplicates),
 	}}
 }
 
+// inMilliseconds lists durations, for the raw rounds.
+func inMilliseconds(all []time.Duration) string {
+	var parts []string
+	for _, d := range all {
+		parts = append(parts, fmt.Sprintf("%.1f", float64(d)/1e6))
+	}
+	return strings.Join(parts, " ")
+}
+
 func (s *steady) resources(f map[string]float64, x subject, before, after snapshot) {
 	events := s.rows - s.warmRows
 	f["broker_cpu_per_million"] = perMillion(after.broker-before.broker, events)
+	f["load_cpu_percent"] = 100 * (after.load - before.load).Seconds() / (float64(events) / float64(s.rate))
 	if x.cpu != nil {
 		f["cpu_per_million"] = perMillion(after.cpu-before.cpu, events)
 		f["cpu_percent"] = 100 * (after.cpu - before.cpu).Seconds() / (float64(events) / float64(s.rate))
@@ -275,24 +300,36 @@ func (s *steady) byRelay(ctx context.Context, n int) (outcome, error) {
 	if out.figures["missing"] > 0 {
 		return outcome{}, fmt.Errorf("%.0f events have not arrived", out.figures["missing"])
 	}
+	m, err := relay.Metrics()
+	if err != nil {
+		return outcome{}, err
+	}
+	out.figures["errors"] = m["cdc_relay_errors_total"]
 	if err := relay.Stop(ctx); err != nil {
 		return outcome{}, err
 	}
 	return out, errors.Join(s.DropSlot(ctx, o.Slot), s.DeleteTopic(ctx, topic))
 }
 
-func (s *steady) byDebezium(ctx context.Context, n int) (outcome, error) {
+func (s *steady) byTunedDebezium(ctx context.Context, n int) (outcome, error) {
+	if s.rate >= 20_000 {
+		return s.byDebezium(ctx, n, debezium.Throughput) // the other one falls behind sooner
+	}
+	return s.byDebezium(ctx, n, debezium.Latency)
+}
+
+func (s *steady) byDefaultDebezium(ctx context.Context, n int) (outcome, error) {
+	return s.byDebezium(ctx, n, debezium.OutOfTheBox)
+}
+
+func (s *steady) byDebezium(ctx context.Context, n int, profile debezium.Profile) (outcome, error) {
 	topic, err := s.begin(ctx)
 	if err != nil {
 		return outcome{}, err
 	}
-	slot := fmt.Sprintf("debezium_%d", n)
+	slot := fmt.Sprintf("debezium_%d_%d", profile, n)
 	if err := s.Exec(ctx, "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput')"); err != nil {
 		return outcome{}, err
-	}
-	profile := debezium.Latency
-	if s.rate >= 20_000 {
-		profile = debezium.Throughput // the other one falls behind sooner
 	}
 	w, err := s.StartDebezium(ctx, slot, topic, profile)
 	if err != nil {
@@ -304,11 +341,17 @@ func (s *steady) byDebezium(ctx context.Context, n int) (outcome, error) {
 	}
 	x := subject{table: "outbox", cpu: w.CPU, peakRSS: w.PeakRSS, backend: s.WatchWalsender(slot)}
 	defer x.backend.Stop()
-	out, err := s.measure(ctx, topic, x)
+	hot := s.heating(2000)
+	if _, err := hot.measure(ctx, topic, x); err != nil {
+		return outcome{}, err
+	}
+	after := *s
+	after.first = hot.rows
+	out, err := after.measure(ctx, topic, x)
 	if err != nil {
 		return outcome{}, err
 	}
-	out.notes = map[string]string{"profile": profile.String()}
+	out.notes["profile"] = profile.String()
 	w.Kill()
 	return out, errors.Join(s.DropSlot(ctx, slot), s.DeleteTopic(ctx, topic))
 }

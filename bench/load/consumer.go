@@ -17,19 +17,19 @@ type Consumer struct {
 	err    error // valid after wg
 }
 
-// Consume starts a consumer of all partitions of a topic, from their beginning.
-func Consume(addr, topic string, ledger *Ledger) (*Consumer, error) {
+// Consume starts a consumer of all partitions of a topic, from their beginning. The ledger begins with the event of number first.
+func Consume(addr, topic string, first int, ledger *Ledger) (*Consumer, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ClientID("bench-consumer"), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMinBytes(1), kgo.FetchMaxWait(500*time.Millisecond))
 	if err != nil {
 		return nil, err
 	}
 	c := &Consumer{client: client}
-	c.wg.Go(func() { c.err = c.consume(ledger) })
+	c.wg.Go(func() { c.err = c.consume(first, ledger) })
 	return c, nil
 }
 
-func (c *Consumer) consume(ledger *Ledger) error {
+func (c *Consumer) consume(first int, ledger *Ledger) error {
 	for {
 		fetches := c.client.PollFetches(context.Background()) // ends when the client is closed
 		if fetches.IsClientClosed() {
@@ -46,7 +46,7 @@ func (c *Consumer) consume(ledger *Ledger) error {
 				bad = err
 				return
 			}
-			ledger.Arrive(n, now)
+			ledger.Arrive(n-first, now)
 		})
 		if bad != nil {
 			return bad

@@ -87,3 +87,34 @@ func (l *Ledger) Since(first int) Latency {
 	}
 	return out
 }
+
+// BySecond is the 99th percentile of the latency of the events from number first on, for each second in which they were committed.
+func (l *Ledger) BySecond(first int) []time.Duration {
+	now := int64(time.Since(l.began))
+	seconds := map[int64][]int64{}
+	low, high := int64(math.MaxInt64), int64(-1)
+	for n := first; n < len(l.committed); n++ {
+		at := l.committed[n].Load()
+		if at == 0 {
+			continue
+		}
+		arrived := l.arrived[n].Load()
+		if arrived == 0 {
+			arrived = now
+		}
+		k := at / int64(time.Second)
+		low, high = min(low, k), max(high, k)
+		seconds[k] = append(seconds[k], max(0, arrived-at))
+	}
+	var out []time.Duration
+	for k := low; k <= high; k++ {
+		all := seconds[k]
+		if len(all) == 0 {
+			out = append(out, 0)
+			continue
+		}
+		slices.Sort(all)
+		out = append(out, time.Duration(all[min(len(all)-1, len(all)*99/100)]))
+	}
+	return out
+}

@@ -27,5 +27,8 @@ func TestLedger_MeasuresFromCommitToTheFirstCopy(t *testing.T) {
 		if got != want {
 			t.Errorf("%+v, not %+v", got, want)
 		}
+		if by := l.BySecond(1); len(by) != 2 || by[0] != 98*time.Millisecond || by[1] != time.Second {
+			t.Errorf("by second %v", by)
+		}
 	})
 }

@@ -19,6 +19,7 @@ type Writer struct {
 	Rate        int    // events per second
 	TxRows      int
 	Events      int
+	First       int // number of the first one: 0 in the ledger
 	Size        int // bytes of a payload
 	Connections int
 	// Committed, where set, is called with the number of each event after its commit.
@@ -60,7 +61,8 @@ func (w *Writer) writer(ctx context.Context, began time.Time, next *atomic.Int64
 			return nil
 		}
 		for i := range w.TxRows {
-			ids[i], keys[i], payloads[i] = strconv.Itoa(first+i), Key(first+i), Payload(first+i, w.Size)
+			n := w.First + first + i
+			ids[i], keys[i], payloads[i] = strconv.Itoa(n), Key(n), Payload(n, w.Size)
 		}
 		due := began.Add(time.Duration(float64(first) / float64(w.Rate) * float64(time.Second)))
 		if wait := time.Until(due); wait > 0 {
@@ -78,7 +80,7 @@ func (w *Writer) writer(ctx context.Context, began time.Time, next *atomic.Int64
 		}
 		if w.Committed != nil {
 			for i := range w.TxRows {
-				w.Committed(first + i)
+				w.Committed(w.First + first + i)
 			}
 		}
 	}

@@ -193,7 +193,7 @@ func (r *Rig) Fill(ctx context.Context, rows, slow, txRows, size int) (Backlog, 
 
 // WaitConfirmed waits until a slot is confirmed up to a position, while the relay lives.
 func (r *Rig) WaitConfirmed(ctx context.Context, slot, position string, limit time.Duration, relay *Relay) error {
-	return Poll(ctx, limit, 10*time.Millisecond, "the relay to confirm "+position, func() (bool, error) {
+	return Poll(ctx, limit, 20*time.Millisecond, "the relay to confirm "+position, func() (bool, error) {
 		if !relay.Alive() {
 			return false, relay.Failure()
 		}
