@@ -207,6 +207,20 @@ func TestRealKafka_SecurityAndItsErrors(t *testing.T) {
 				t.Errorf("%s: %v; want a stop with its fix", what, err)
 			}
 		}
+		if _, _, err := relay.InitProducerID(seconds(t, 20)); !errors.Is(err, kafka.ClusterAuthorizationFailed) {
+			t.Errorf("producer id: %v; want CLUSTER_AUTHORIZATION_FAILED", err)
+		}
+		mayWrite(t, admin, "relay", "outbox")
+		began := time.Now()
+		for { // WRITE on any topic is enough
+			_, _, err := relay.InitProducerID(seconds(t, 20))
+			if err == nil {
+				break
+			}
+			if time.Since(began) > 20*time.Second {
+				t.Fatalf("producer id with the privilege to write: %v", err)
+			}
+		}
 		bad := broker.TopicSpec{Name: "no good", Partitions: 1, Replication: -1}
 		if err := admin.CreateTopic(seconds(t, 20), bad); fault.ClassOf(err) != fault.Stop {
 			t.Errorf("illegal name: %v; want a stop", err)
@@ -235,6 +249,22 @@ func TestRealKafka_SecurityAndItsErrors(t *testing.T) {
 			t.Fatalf("metadata after the restart: %v, %v", topics, err)
 		}
 	})
+}
+
+func mayWrite(t *testing.T, c *broker.Cluster, user, topic string) {
+	t.Helper()
+	res, err := c.Client().CreateACLs(seconds(t, 20), &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{{
+		ResourceType: kafka.ResourceTypeTopic, ResourceName: topic, ResourcePatternType: kafka.PatternTypeLiteral,
+		Principal: "User:" + user, Host: "*", Operation: kafka.ACLOperationTypeWrite, PermissionType: kafka.ACLPermissionTypeAllow,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range res.Errors {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func copyFile(t *testing.T, from, to string) {
