@@ -68,6 +68,19 @@ func TestReal_ProducersAsWeRelyOnThem(t *testing.T) {
 			t.Fatalf("%d records, want 3", n)
 		}
 	})
+	t.Run("ForgottenByTheTimeOfItsRecords", func(t *testing.T) {
+		// The limit of the promise: a copy of old records may be taken for new.
+		h.topic(t, "old", 1)
+		p := h.producer(t)
+		h.age = 48 * time.Hour
+		h.send(t, 0, p, 3, 0)
+		h.waitForgotten(t)
+		h.send(t, 0, p, 3, 0)
+		h.age = 0
+		if n := written(t, addrs, "old"); n != 6 {
+			t.Fatalf("%d records, want 6", n)
+		}
+	})
 	t.Run("SequenceWraps", func(t *testing.T) { h.wraps(t) })
 	t.Run("ForgottenProducer", func(t *testing.T) { h.forgotten(t) })
 }
@@ -79,6 +92,7 @@ type byHand struct {
 	admin   *kadm.Client
 	name    string
 	value   string
+	age     time.Duration // of the records
 }
 
 func newByHand(t *testing.T, addrs []string) *byHand {
@@ -121,7 +135,7 @@ func (h *byHand) send(t *testing.T, partition int32, p producer, n int, want int
 	t.Helper()
 	recs := make([]sink.Record, n)
 	for i := range recs {
-		recs[i] = sink.Record{Value: []byte(h.value), Timestamp: time.Now().UnixMilli()}
+		recs[i] = sink.Record{Value: []byte(h.value), Timestamp: time.Now().Add(-h.age).UnixMilli()}
 	}
 	parts := []part{{topic: h.name, partition: partition, batch: encodeAll(t, recs, compress.None, p)}}
 	eventually(t, "the batch is answered", func() bool {
@@ -187,16 +201,21 @@ func (h *byHand) forgotten(t *testing.T) {
 	}
 	stream(0, 100)
 	h.set(t, "producer.id.expiration.ms", 100)
-	eventually(t, "the broker has forgotten the producer", func() bool {
-		d, err := h.admin.DescribeProducers(testContext(t), kadm.TopicsSet{"forgotten": {0: {}}})
-		return err == nil && len(d.SortedProducers()) == 0
-	})
+	h.waitForgotten(t)
 	h.set(t, "producer.id.expiration.ms", 86_400_000)
 	stream(100, 200)
 	t.Logf("%d resets; errors %v", s.Stats().ProducerIDResets, s.Stats().Errors)
 	if copies := inOrder(t, consume(t, h.addrs, "forgotten", 200), want); copies != 0 || acks.sum() != 200 {
 		t.Fatalf("%d copies, %d acks", copies, acks.sum())
 	}
+}
+
+func (h *byHand) waitForgotten(t *testing.T) {
+	t.Helper()
+	eventually(t, "the broker has forgotten the producer", func() bool {
+		d, err := h.admin.DescribeProducers(testContext(t), kadm.TopicsSet{h.name: {0: {}}})
+		return err == nil && len(d.SortedProducers()) == 0
+	})
 }
 
 func (h *byHand) set(t *testing.T, name string, value int) {
