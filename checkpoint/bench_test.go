@@ -28,7 +28,7 @@ func manyInFlight(rows, window int) (next func()) {
 	return func() {
 		tx := begin() - uint64(window)
 		for range rows {
-			tr.Done(tx, 1)
+			done(tr, tx, 1)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/jackc/pglogrepl"
+
+	"github.com/cdc-relay/cdc-relay/sink"
 )
 
 const (
@@ -143,13 +145,20 @@ func (t *Tracker) idle(end pglogrepl.LSN) {
 	e.end = max(e.end, end)
 }
 
-// Done reports that n records of a transaction are acked by the brokers or
-// durably parked. done tells that these were the last of a committed
-// transaction; its commit time is then returned. It implements sink.Acker but
-// for its results.
-func (t *Tracker) Done(tx uint64, n int) (commitTime int64, done bool) {
+// Done reports records that are acked by the brokers or durably parked. It appends
+// to finished the commit time of each transaction of which these were the last.
+func (t *Tracker) Done(acked []sink.Acked, finished []int64) []int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, a := range acked {
+		if at, done := t.done(a.Tx, a.N); done {
+			finished = append(finished, at)
+		}
+	}
+	return finished
+}
+
+func (t *Tracker) done(tx uint64, n int) (commitTime int64, done bool) {
 	if n == 0 {
 		return 0, false
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+
+	"github.com/cdc-relay/cdc-relay/sink"
 )
 
 var (
@@ -180,7 +182,7 @@ func (s *schedule) done() {
 	e := &s.m.events[i]
 	n := 1 + s.r.Intn(e.added-e.acked)
 	e.acked += n
-	at, done := s.tr.Done(s.tx[i], n)
+	at, done := done(s.tr, s.tx[i], n)
 	s.sameDone(at, done, *e)
 }
 
@@ -213,6 +215,16 @@ func (s *schedule) check() {
 	if want := s.m.ahead(); ahead != want || open != n || watermark != w {
 		s.t.Fatalf("step %d: ahead %d, open %d, watermark %s, want %d, %d, %s", s.steps, ahead, open, watermark, want, n, w)
 	}
+}
+
+// done acks n records of a transaction.
+func done(tr *Tracker, tx uint64, n int) (commitTime int64, finished bool) {
+	var buf [1]int64
+	times := tr.Done([]sink.Acked{{Tx: tx, N: n}}, buf[:0])
+	if len(times) == 0 {
+		return 0, false
+	}
+	return times[0], true
 }
 
 func TestTracker_AgreesWithModel(t *testing.T) {
@@ -263,7 +275,7 @@ func TestTracker_IdleQueuesBehindWhatIsInFlight(t *testing.T) {
 	if w := tr.Watermark(); w != 100 {
 		t.Fatalf("watermark %s before the ack, want 0/64", w)
 	}
-	tr.Done(tx, 1)
+	done(tr, tx, 1)
 	if w := tr.Watermark(); w != 300 {
 		t.Fatalf("watermark %s, want 0/12C: the idle position, and not the one within the transaction", w)
 	}
@@ -288,7 +300,7 @@ func TestTracker_EmptyTransactionsDoNotGrowIt(t *testing.T) {
 	if w := tr.Watermark(); w != 0 {
 		t.Fatalf("watermark %s passes an unacked record", w)
 	}
-	tr.Done(held, 1)
+	done(tr, held, 1)
 	if w := tr.Watermark(); w != 100_019 {
 		t.Fatalf("watermark %d, want 100019", w)
 	}
@@ -300,7 +312,7 @@ func TestTracker_LowerCommitNeverLowersWatermark(t *testing.T) {
 		tx := tr.Begin(1)
 		tr.Add(tx, 1)
 		tr.Commit(end)
-		tr.Done(tx, 1)
+		done(tr, tx, 1)
 		if w := tr.Watermark(); w != 2000 {
 			t.Fatalf("watermark %d after a commit that ends at %d, want 2000", w, end)
 		}
@@ -315,13 +327,13 @@ func TestTracker_ReleasesALargeRing(t *testing.T) {
 		tr.Add(tx, 1)
 		tr.Commit(pglogrepl.LSN(i + 1))
 		if i > 0 {
-			tr.Done(tx, 1)
+			done(tr, tx, 1)
 		}
 	}
 	if ahead, open, _ := tr.Backlog(); ahead != n-1 || open != 1 {
 		t.Fatalf("ahead %d, open %d, want %d and 1", ahead, open, n-1)
 	}
-	tr.Done(0, 1)
+	done(tr, 0, 1)
 	if len(tr.ring) != minRing || tr.Watermark() != n {
 		t.Fatalf("ring of %d, watermark %d, want %d, %d", len(tr.ring), tr.Watermark(), minRing, n)
 	}
@@ -335,12 +347,12 @@ func TestTracker_WrongAcksPanicAndChangeNothing(t *testing.T) {
 	finished := tr.Begin(1)
 	tr.Add(finished, 1)
 	tr.Commit(20)
-	tr.Done(finished, 1)
+	done(tr, finished, 1)
 	for name, call := range map[string]func(){
-		"too many":      func() { tr.Done(tx, 3) },
-		"negative":      func() { tr.Done(tx, -1) },
-		"finished":      func() { tr.Done(finished, 1) },
-		"unknown":       func() { tr.Done(99, 1) },
+		"too many":      func() { done(tr, tx, 3) },
+		"negative":      func() { done(tr, tx, -1) },
+		"finished":      func() { done(tr, finished, 1) },
+		"unknown":       func() { done(tr, 99, 1) },
 		"add committed": func() { tr.Add(tx, 1) },
 		"commit":        func() { tr.Commit(30) },
 	} {
@@ -356,7 +368,7 @@ func TestTracker_WrongAcksPanicAndChangeNothing(t *testing.T) {
 			call()
 		})
 	}
-	tr.Done(tx, 2)
+	done(tr, tx, 2)
 	if w := tr.Watermark(); w != 20 {
 		t.Fatalf("watermark %d, want 20", w)
 	}
@@ -376,7 +388,7 @@ func TestTracker_AcksFromManyGoroutines(t *testing.T) {
 			defer wg.Done()
 			var last pglogrepl.LSN
 			for a := range acks {
-				tr.Done(a.tx, a.n)
+				done(tr, a.tx, a.n)
 				w := tr.Watermark()
 				if w < last {
 					t.Errorf("watermark went back from %s to %s", last, w)
@@ -417,7 +429,7 @@ func oneTransaction(tr *Tracker, lsn pglogrepl.LSN) pglogrepl.LSN {
 	tr.Add(tx, 1)
 	lsn += 10
 	tr.Commit(lsn)
-	tr.Done(tx, 1)
+	done(tr, tx, 1)
 	return lsn
 }
 

@@ -169,20 +169,28 @@ func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, 
 }
 
 // Done implements sink.Acker.
-func (s *session) Done(tx uint64, n int) {
-	if at, done := s.tracker.Done(tx, n); done {
-		s.finished(at)
-		s.wake()
+func (s *session) Done(acked []sink.Acked) {
+	var times [128]int64
+	for len(acked) > 0 {
+		n := min(len(acked), len(times))
+		if finished := s.tracker.Done(acked[:n], times[:0]); len(finished) > 0 {
+			s.finished(finished...)
+			s.wake()
+		}
+		acked = acked[n:]
 	}
 }
 
-// finished notes that a transaction is fully acked.
-func (s *session) finished(commitTime int64) {
+// finished notes that transactions with these commit times are fully acked.
+func (s *session) finished(commitTimes ...int64) {
 	now := time.Now()
 	s.lastAck.Store(now.UnixNano())
 	s.eventful.Store(true)
-	if s.r.deps.ObserveAck != nil {
-		s.r.deps.ObserveAck(now.Sub(time.UnixMicro(commitTime)))
+	if s.r.deps.ObserveAck == nil {
+		return
+	}
+	for _, at := range commitTimes {
+		s.r.deps.ObserveAck(now.Sub(time.UnixMicro(at)))
 	}
 }
 

@@ -182,7 +182,7 @@ func (w *world) step(t *testing.T, line string) error {
 			}
 			h := w.held[i]
 			w.held = slices.Delete(w.held, i, i+1)
-			h.ack.To.Done(h.ack.Tx, 1)
+			h.ack.To.Done([]sink.Acked{{Tx: h.ack.Tx, N: 1}})
 		}
 		return nil
 	case "store":

@@ -41,9 +41,15 @@ type Record struct {
 
 // Acker hears that records of a transaction are acked by the brokers, or
 // durably parked. Done is called from any goroutine, and counts every record
-// exactly once; one call may stand for n records of the same transaction.
+// exactly once. The slice is the caller's again when Done returns.
 type Acker interface {
-	Done(tx uint64, n int)
+	Done(acked []Acked)
+}
+
+// Acked is N records of one transaction.
+type Acked struct {
+	Tx uint64
+	N  int
 }
 
 // Ack says whom to tell about a record. It is a value, so that publishing

@@ -15,7 +15,7 @@ import (
 
 type ignoreAcks struct{}
 
-func (ignoreAcks) Done(uint64, int) {}
+func (ignoreAcks) Done([]sink.Acked) {}
 
 // BenchmarkPublish sends records of 300 bytes to a fake broker in the same
 // process, which discards them; its CPU and allocations are in the figures.

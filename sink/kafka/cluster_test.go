@@ -113,12 +113,14 @@ type ackLog struct {
 
 func newAckLog() *ackLog { return &ackLog{n: make(map[uint64]int)} }
 
-func (a *ackLog) Done(tx uint64, n int) {
+func (a *ackLog) Done(acked []sink.Acked) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.calls++
-	a.n[tx] += n
-	a.total += n
+	for _, d := range acked {
+		a.n[d.Tx] += d.N
+		a.total += d.N
+	}
 }
 
 func (a *ackLog) of(tx uint64) int {

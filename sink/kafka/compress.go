@@ -7,6 +7,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/segmentio/kafka-go/compress"
+
+	"github.com/cdc-relay/cdc-relay/sink"
 )
 
 // parseCodec turns the configured name into a codec.
@@ -34,6 +36,7 @@ type packer struct {
 	zstd  *zstd.Encoder
 	// scratch is the request's, kept for the next one; at most some 80 KiB.
 	scratch []byte
+	acked   []sink.Acked // of the batch that is told
 }
 
 // zstdWindow bounds what an encoder keeps; a batch is rarely larger.

@@ -116,7 +116,7 @@ func (s *Sink) refusal(ln *lane, b *batch, reason error, rec *sink.Record) sink.
 func (s *Sink) judged(ln *lane, b *batch, r *sink.Refusal, verdict sink.Verdict, err error) {
 	parked := err == nil && verdict == sink.Parked
 	if parked {
-		tell(b)
+		tell(b, nil)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

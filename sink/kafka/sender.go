@@ -15,6 +15,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/broker"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/sink"
 )
 
 const (
@@ -148,7 +149,7 @@ func (w *sender) send(group []flight, pk *packer) {
 	s := w.sink
 	for _, f := range group {
 		if err := s.seal(f.batch, f.who, pk); err != nil {
-			w.settle(group, 0, nil, err)
+			w.settle(group, 0, nil, err, pk)
 			return
 		}
 	}
@@ -178,7 +179,7 @@ func (w *sender) send(group []flight, pk *packer) {
 	if err != nil {
 		err = fmt.Errorf("produce to broker %d: %w", w.node, err)
 	}
-	w.settle(group, time.Since(start), answer, err)
+	w.settle(group, time.Since(start), answer, err, pk)
 }
 
 // seal makes the bytes of a batch final: compressed, with header and checksum, in
@@ -216,13 +217,13 @@ func (s *Sink) seal(b *batch, who producer, pk *packer) error {
 
 // settle hears the outcome of a request: err for all of it, or a code for each
 // partition in answer.
-func (w *sender) settle(group []flight, took time.Duration, answer *produce.Response, err error) {
+func (w *sender) settle(group []flight, took time.Duration, answer *produce.Response, err error, pk *packer) {
 	results := outcomes(group, answer, err)
 	good := 0
 	for i, f := range group {
 		if results[i].err == nil {
 			good++
-			tell(f.batch)
+			pk.acked = tell(f.batch, pk.acked)
 		}
 	}
 	s := w.sink
@@ -244,11 +245,18 @@ func (w *sender) settle(group []flight, took time.Duration, answer *produce.Resp
 	s.notify()
 }
 
-// tell tells the ackers of a batch. The batch is the caller's; s.mu is not held.
-func tell(b *batch) {
-	for _, r := range b.runs {
-		r.to.Done(r.tx, int(r.n))
+// tell tells the ackers of a batch, by way of buf, which it returns, perhaps
+// grown. The batch is the caller's; s.mu is not held.
+func tell(b *batch, buf []sink.Acked) []sink.Acked {
+	buf = buf[:0]
+	for i, r := range b.runs {
+		buf = append(buf, sink.Acked{Tx: r.tx, N: int(r.n)})
+		if i+1 == len(b.runs) || b.runs[i+1].to != r.to {
+			r.to.Done(buf)
+			buf = buf[:0]
+		}
 	}
+	return buf
 }
 
 // judge finds the lanes that make requests slow: after a slow request its lanes

@@ -18,6 +18,7 @@ const (
 // failed.
 type Sink struct {
 	failed chan struct{} // never closed
+	acked  [1]sink.Acked // of the Publish in hand
 
 	mu     sync.Mutex
 	closed bool
@@ -42,7 +43,8 @@ func (s *Sink) Publish(ctx context.Context, rec *sink.Record, ack sink.Ack) erro
 	if err := s.take(rec); err != nil {
 		return err
 	}
-	ack.To.Done(ack.Tx, 1)
+	s.acked[0] = sink.Acked{Tx: ack.Tx, N: 1}
+	ack.To.Done(s.acked[:])
 	return nil
 }
 

@@ -95,14 +95,16 @@ type Acks struct {
 }
 
 // Done counts.
-func (a *Acks) Done(tx uint64, n int) {
+func (a *Acks) Done(acked []sink.Acked) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.byTx == nil {
 		a.byTx = make(map[uint64]int)
 	}
-	a.byTx[tx] += n
-	a.total += n
+	for _, d := range acked {
+		a.byTx[d.Tx] += d.N
+		a.total += d.N
+	}
 }
 
 func (a *Acks) sum() int {
