@@ -6,7 +6,6 @@ import (
 	"io"
 	"testing"
 
-	"github.com/jackc/pglogrepl"
 )
 
 // endless repeats a stream for ever.
@@ -34,7 +33,7 @@ func frameStream() (next func() error, size int) {
 	s.cfg.MaxMessageBytes = noLimit
 	return func() error {
 		m, err := s.Next()
-		if err == nil && (m.WALStart != pglogrepl.LSN(startLSN) || len(m.Data) != 400) {
+		if err == nil && (m.WALStart != startLSN || len(m.Data) != 400) {
 			err = errors.New("another message came out than went in")
 		}
 		return err
