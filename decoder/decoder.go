@@ -67,16 +67,23 @@ func (e *Error) Error() string {
 // A message with bytes left over is an error: the layout is not the one that
 // was asked for, so what was read cannot be trusted either.
 func (d *Decoder) Decode(wal []byte) (ev Event, err error) {
-	if len(wal) == 0 {
-		return ev, &Error{Reason: "the message is empty"}
-	}
-	if err := d.decode(&reader{buf: wal, off: 1}, &ev); err != nil {
+	if err := d.DecodeInto(&ev, wal); err != nil {
 		return Event{}, err
 	}
 	return ev, nil
 }
 
-// decode fills in ev, which is large: it is copied as rarely as can be.
+// DecodeInto is Decode into an event that the caller uses again and again, since
+// it is large. Only Kind, and the field that it tells of, are those of the
+// message; the others keep what they were.
+func (d *Decoder) DecodeInto(ev *Event, wal []byte) error {
+	ev.Kind = KindSkip
+	if len(wal) == 0 {
+		return &Error{Reason: "the message is empty"}
+	}
+	return d.decode(&reader{buf: wal, off: 1}, ev)
+}
+
 func (d *Decoder) decode(r *reader, ev *Event) error {
 	kind := r.buf[0]
 	if d.inStream && carriesData(kind) {

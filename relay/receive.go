@@ -29,7 +29,7 @@ type transaction struct {
 // stream fails, or a stop reaches the end of a transaction (errStopped). pctx
 // ends sooner when a stop finds a lane halted: then it does not wait to publish.
 func (s *session) receive(ctx, pctx context.Context) error {
-	tx, rec := &s.tx, &s.rec
+	tx, rec, ev := &s.tx, &s.rec, &s.ev
 	for {
 		m, err := s.stream.Next()
 		switch {
@@ -47,12 +47,11 @@ func (s *session) receive(ctx, pctx context.Context) error {
 			continue
 		}
 		s.r.bytes.Add(uint64(len(m.Data)))
-		ev, err := s.dec.Decode(m.Data)
-		if err != nil {
+		if err := s.dec.DecodeInto(ev, m.Data); err != nil {
 			return fault.Stopped("report this with the server's version; the event is still in the slot",
 				"decode the WAL message at %s: %v", m.WALStart, err)
 		}
-		if err := s.event(pctx, tx, &ev, rec); err != nil {
+		if err := s.event(pctx, tx, ev, rec); err != nil {
 			if pctx.Err() != nil && ctx.Err() == nil {
 				return errStopped
 			}

@@ -48,6 +48,7 @@ type session struct {
 
 	tx  transaction // in hand; receive's goroutine only, like rec
 	rec sink.Record
+	ev  decoder.Event
 
 	received  atomic.Uint64 // end of what was received: the most that may be confirmed
 	durable   atomic.Uint64 // LSN of the mark that is saved

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"testing"
-
 )
 
 // endless repeats a stream for ever.

@@ -11,12 +11,12 @@ const (
 	// A walsender sends each message by itself. While messages come faster than
 	// busyRate for settleTime, reads are coalesced: the reader naps between two reads,
 	// so that neither side pays for a wake-up per message.
-	busyRate = 25_000 // messages per second
+	busyRate = 18_000 // messages per second
 	// settleTime is how long the rate must have been above or below it.
 	settleTime = 16 * time.Millisecond
 	// rateWindow is the shortest time that a rate is measured over.
 	rateWindow = 4 * time.Millisecond
-	nap        = 3 * time.Millisecond
+	nap        = 5 * time.Millisecond
 	// napWindow is the receive buffer of a coalesced connection. It is small, so that
 	// it is full long before a nap ends: then the server's send only appends to its
 	// own queue, and wakes nobody.
