@@ -66,6 +66,10 @@ func (d *drain) byPolling(ctx context.Context, _ int) (outcome, error) {
 	if err := d.FillPolling(ctx, d.slowRows, d.size); err != nil {
 		return outcome{}, fatalError{err}
 	}
+	if err := d.Vacuum(ctx, true); err != nil {
+		return outcome{}, fatalError{err}
+	}
+	defer d.Vacuum(context.WithoutCancel(ctx), false)
 	w := d.WatchClient(rig.PollingClient)
 	defer w.Stop()
 	began := time.Now()

@@ -37,6 +37,17 @@ func (s *Session) FillPolling(ctx context.Context, rows, size int) error {
 		"VACUUM ANALYZE outbox_polling", "CHECKPOINT")
 }
 
+// Vacuum turns autovacuum on, for that outbox alone, or off again. A polling relay leaves dead entries in the index that it polls, and would
+// have to read them all again in each poll.
+func (s *Session) Vacuum(ctx context.Context, on bool) error {
+	state := "off"
+	if on {
+		state = "on"
+	}
+	return s.Exec(ctx, "ALTER TABLE outbox SET (autovacuum_enabled = false)", "ALTER SYSTEM SET autovacuum_naptime = '1s'",
+		"ALTER SYSTEM SET autovacuum = "+state, "SELECT pg_reload_conf()")
+}
+
 // Polling is a running polling relay.
 type Polling struct {
 	*proc.Process
@@ -56,7 +67,7 @@ func (r *Rig) StartPolling(ctx context.Context, topic string) (*Polling, error) 
 
 // WaitPublished waits until no row is unpublished, while the polling relay lives.
 func (r *Rig) WaitPublished(ctx context.Context, limit time.Duration, p *Polling) error {
-	return Poll(ctx, limit, 20*time.Millisecond, "the polling relay to publish all", func() (bool, error) {
+	return Poll(ctx, limit, 200*time.Millisecond, "the polling relay to publish all", func() (bool, error) {
 		if !p.Alive() {
 			return false, p.Failure()
 		}
