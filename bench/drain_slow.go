@@ -58,7 +58,7 @@ func (d *drain) byDebezium(ctx context.Context, _ int) (outcome, error) {
 }
 
 // byPolling lets the polling relay publish an outbox of its own.
-func (d *drain) byPolling(ctx context.Context, _ int) (outcome, error) {
+func (d *drain) byPolling(ctx context.Context, _ int) (_ outcome, err error) {
 	topic, err := d.NewTopic(ctx, 6)
 	if err != nil {
 		return outcome{}, fatalError{err}
@@ -69,7 +69,7 @@ func (d *drain) byPolling(ctx context.Context, _ int) (outcome, error) {
 	if err := d.Vacuum(ctx, true); err != nil {
 		return outcome{}, fatalError{err}
 	}
-	defer d.Vacuum(context.WithoutCancel(ctx), false)
+	defer func() { err = errors.Join(err, d.Vacuum(context.WithoutCancel(ctx), false)) }()
 	w := d.WatchClient(rig.PollingClient)
 	defer w.Stop()
 	began := time.Now()

@@ -32,7 +32,7 @@ func dial(silence time.Duration) func(ctx context.Context, network, addr string)
 		}
 		raw, err := tcp.SyscallConn()
 		if err != nil {
-			tcp.Close()
+			_ = tcp.Close()
 			return nil, err
 		}
 		return &coalescedConn{TCPConn: tcp, raw: raw}, nil
