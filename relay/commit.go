@@ -38,6 +38,7 @@ func (s *session) commit(ctx context.Context) error {
 		case <-tick.C:
 		case <-again.C:
 		}
+		eventful := s.eventful.Load()
 		wait, err := s.commitOnce(ctx, &saved)
 		if err != nil {
 			return err
@@ -45,7 +46,7 @@ func (s *session) commit(ctx context.Context) error {
 		nudge = s.nudge
 		if wait > 0 {
 			again.Reset(wait)
-			if s.eventful.Load() { // else the pause is long, and an event would end it
+			if eventful { // else the pause may be a long one, which an event ends
 				nudge = nil
 			}
 		}
