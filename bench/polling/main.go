@@ -26,11 +26,12 @@ type relay struct {
 	batch int
 }
 
-// The sort is by an ordinal with a partial index on it, so that only unpublished rows are read.
+// The sort is by an ordinal with a partial index on it, so that only unpublished rows are read. That index knows no marked row, so rows are
+// marked by their primary key.
 const (
-	selectRows = `SELECT ordinal, id, aggregateid, type, payload FROM outbox_polling WHERE published_at IS NULL
+	selectRows = `SELECT id, aggregateid, type, payload FROM outbox_polling WHERE published_at IS NULL
 		ORDER BY ordinal LIMIT $1 FOR UPDATE SKIP LOCKED`
-	markRows = `UPDATE outbox_polling SET published_at = now() WHERE ordinal = ANY($1)`
+	markRows = `UPDATE outbox_polling SET published_at = now() WHERE id = ANY($1)`
 )
 
 func main() {
@@ -94,15 +95,14 @@ func (r *relay) once(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var ordinals []int64
+	var ids []string
 	var records []*kgo.Record
 	for rows.Next() {
-		var ordinal int64
 		var id, key, kind, payload string
-		if err := rows.Scan(&ordinal, &id, &key, &kind, &payload); err != nil {
+		if err := rows.Scan(&id, &key, &kind, &payload); err != nil {
 			return 0, err
 		}
-		ordinals = append(ordinals, ordinal)
+		ids = append(ids, id)
 		records = append(records, &kgo.Record{Topic: r.topic, Key: []byte(key), Value: []byte(payload), Headers: []kgo.RecordHeader{
 			{Key: "id", Value: []byte(id)}, {Key: "eventType", Value: []byte(kind)}}})
 	}
@@ -112,7 +112,7 @@ func (r *relay) once(ctx context.Context) (int, error) {
 	if err := r.kafka.ProduceSync(ctx, records...).FirstErr(); err != nil {
 		return 0, err
 	}
-	if _, err := tx.Exec(ctx, markRows, ordinals); err != nil {
+	if _, err := tx.Exec(ctx, markRows, ids); err != nil {
 		return 0, err
 	}
 	return len(records), tx.Commit(ctx)
