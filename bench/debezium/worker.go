@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/bench/maven"
 	"github.com/cdc-relay/cdc-relay/e2e/proc"
 )
 
@@ -71,7 +72,7 @@ func Start(ctx context.Context, o Options) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	java, err := findJava()
+	java, err := maven.Java()
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func Start(ctx context.Context, o Options) (*Worker, error) {
 }
 
 func (w *Worker) start(ctx context.Context, o *Options, java, jars string) error {
-	cp, err := classpath(jars)
+	cp, err := maven.Classpath(jars)
 	if err != nil {
 		return err
 	}

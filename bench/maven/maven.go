@@ -18,9 +18,9 @@ import (
 // ErrNotAvailable says that jars are not here and could not be fetched, or that there is no Java to run them.
 var ErrNotAvailable = errors.New("jars are not available")
 
-// Classpath names the jars of a pom, by the name of a directory in the cache. It runs Maven when they are missing, one process at
+// Dir is the directory of the jars of a pom, by the name of a directory in the cache. It runs Maven when they are missing, one process at
 // a time.
-func Classpath(ctx context.Context, name string, pom []byte) (string, error) {
+func Dir(ctx context.Context, name string, pom []byte) (string, error) {
 	cache, err := proc.CacheDir()
 	if err != nil {
 		return "", err
@@ -38,6 +38,11 @@ func Classpath(ctx context.Context, name string, pom []byte) (string, error) {
 			return "", fmt.Errorf("%w: %s: %w", ErrNotAvailable, name, err)
 		}
 	}
+	return dir, nil
+}
+
+// Classpath names all jars of a directory.
+func Classpath(dir string) (string, error) {
 	jars, err := filepath.Glob(filepath.Join(dir, "*.jar"))
 	if err != nil || len(jars) == 0 {
 		return "", fmt.Errorf("%w: no jar in %s", ErrNotAvailable, dir)

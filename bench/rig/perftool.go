@@ -29,7 +29,7 @@ func (e *Env) PerfTool(ctx context.Context) error {
 	if _, err := maven.Java(); err != nil {
 		return err
 	}
-	_, err := maven.Classpath(ctx, "kafka-perf-tool", perfPom)
+	_, err := maven.Dir(ctx, "kafka-perf-tool", perfPom)
 	return err
 }
 
@@ -43,7 +43,11 @@ func (e *Env) RunPerfTool(ctx context.Context, topic string, n, size int) (*proc
 	if err != nil {
 		return nil, 0, err
 	}
-	classpath, err := maven.Classpath(ctx, "kafka-perf-tool", perfPom)
+	jars, err := maven.Dir(ctx, "kafka-perf-tool", perfPom)
+	if err != nil {
+		return nil, 0, err
+	}
+	classpath, err := maven.Classpath(jars)
 	if err != nil {
 		return nil, 0, err
 	}
