@@ -40,9 +40,8 @@ func NewMetrics(version, revision string) *Metrics {
 		registry: prometheus.NewRegistry(),
 		toAck: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "commit_to_ack_seconds",
-			Help:                        "Time from a transaction's commit, by the server's clock, to the ack of its last record, by this machine's clock.",
-			Buckets:                     []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			Help:    "Time from a transaction's commit, by the server's clock, to the ack of its last record, by this machine's clock.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
 		}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{

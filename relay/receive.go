@@ -17,6 +17,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/sink"
 )
 
+// ackedAtOnce is of how many acked transactions the time is taken together.
+const ackedAtOnce = 128
+
 // transaction is the one being received.
 type transaction struct {
 	open   bool
@@ -29,6 +32,7 @@ type transaction struct {
 // stream fails, or a stop reaches the end of a transaction (errStopped). pctx
 // ends sooner when a stop finds a lane halted: then it does not wait to publish.
 func (s *session) receive(ctx, pctx context.Context) error {
+	defer s.beforeWait()
 	tx, rec, ev := &s.tx, &s.rec, &s.ev
 	for {
 		m, err := s.stream.Next()
@@ -133,10 +137,7 @@ func (s *session) event(ctx context.Context, tx *transaction, ev *decoder.Event,
 		s.received.Store(max(s.received.Load(), uint64(ev.Commit.EndLSN)))
 		s.r.transactions.Add(1)
 		if at, done := s.tracker.Commit(ev.Commit.EndLSN); done {
-			if tx.seq > 0 {
-				s.finished(at)
-			}
-			s.wake()
+			s.ackedAtCommit(at)
 		}
 	case decoder.KindMessage, decoder.KindSkip:
 	default:
@@ -164,17 +165,40 @@ func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, 
 		return nil
 	}
 	s.tracker.Add(tx.number, 1)
+	s.unsent = true
 	return s.sink.Publish(ctx, rec, sink.Ack{To: s, Tx: tx.number})
+}
+
+// beforeWait does what was put off, so as to do it once for many transactions,
+// when receive is about to wait: for the server, or for anything but the sink.
+func (s *session) beforeWait() {
+	if s.unsent {
+		s.unsent = false
+		s.sink.Flush()
+	}
+	if len(s.acked) > 0 {
+		s.finished(s.acked...)
+		s.acked = s.acked[:0]
+	}
+}
+
+// ackedAtCommit notes that a transaction with this commit time was fully acked
+// before its commit was received.
+func (s *session) ackedAtCommit(commitTime int64) {
+	s.acked = append(s.acked, commitTime)
+	if len(s.acked) == ackedAtOnce {
+		s.finished(s.acked...)
+		s.acked = s.acked[:0]
+	}
 }
 
 // Done implements sink.Acker.
 func (s *session) Done(acked []sink.Acked) {
-	var times [128]int64
+	var times [ackedAtOnce]int64
 	for len(acked) > 0 {
 		n := min(len(acked), len(times))
 		if finished := s.tracker.Done(acked[:n], times[:0]); len(finished) > 0 {
 			s.finished(finished...)
-			s.wake()
 		}
 		acked = acked[n:]
 	}
@@ -185,6 +209,7 @@ func (s *session) finished(commitTimes ...int64) {
 	now := time.Now()
 	s.lastAck.Store(now.UnixNano())
 	s.eventful.Store(true)
+	s.wake()
 	if s.r.deps.ObserveAck == nil {
 		return
 	}
@@ -203,6 +228,7 @@ func (s *session) wake() {
 // haltReading keeps the process up, not ready, and says why, until it is
 // stopped: a row that cannot be routed has no lane to halt.
 func (s *session) haltReading(ctx context.Context, rec *sink.Record, reason error) error {
+	s.beforeWait()
 	ref := sink.Refusal{Topic: rec.Topic, Partition: sink.PartitionByKey, ID: string(rec.ID), LSN: rec.LSN, Seq: rec.Seq, Reason: reason, At: time.Now()}
 	s.readHalt.Store(&ref)
 	s.r.setState(StateHalted, reason.Error())
@@ -222,6 +248,7 @@ func (s *session) holdBack(ctx context.Context) error {
 	if !s.tooFarAhead() {
 		return nil
 	}
+	s.beforeWait()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for s.tooFarAhead() {

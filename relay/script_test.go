@@ -102,6 +102,7 @@ func (k scriptSink) Publish(_ context.Context, rec *sink.Record, ack sink.Ack) e
 	w.held = append(w.held, heldRecord{string(rec.ID), ack})
 	return nil
 }
+func (scriptSink) Flush()                      {}
 func (scriptSink) Drain(context.Context) error { return nil }
 func (scriptSink) Abort(context.Context) error { return nil }
 func (scriptSink) Failed() <-chan struct{}     { return nil }
@@ -154,26 +155,36 @@ func (w *world) send(data []byte) {
 	w.queued = append(w.queued, m)
 }
 
-// step runs one command of a script.
-func (w *world) step(t *testing.T, line string) error {
+// queue has the server send what a line of a script says.
+func (w *world) queue(t *testing.T, line string) {
 	f := strings.Fields(line)
-	lsn := func(i int) pglogrepl.LSN {
-		v, err := strconv.ParseUint(f[i], 16, 64)
-		if err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		return pglogrepl.LSN(v)
-	}
 	switch f[0] {
 	case "begin":
-		w.tx = lsn(1)
+		w.tx = parseLSN(t, f[1])
 		w.send(frameBegin(w.tx))
 	case "row":
 		w.send(frameRow(f[1:]...))
 	case "commit":
-		w.send(frameCommit(w.tx, lsn(1)))
+		w.send(frameCommit(w.tx, parseLSN(t, f[1])))
+	}
+}
+
+func parseLSN(t *testing.T, hex string) pglogrepl.LSN {
+	v, err := strconv.ParseUint(hex, 16, 64)
+	if err != nil {
+		t.Fatalf("%q: %v", hex, err)
+	}
+	return pglogrepl.LSN(v)
+}
+
+// step runs one command of a script.
+func (w *world) step(t *testing.T, line string) error {
+	f := strings.Fields(line)
+	switch f[0] {
+	case "begin", "row", "commit":
+		w.queue(t, line)
 	case "keepalive":
-		w.queued = append(w.queued, replication.Message{WALEnd: lsn(1)})
+		w.queued = append(w.queued, replication.Message{WALEnd: parseLSN(t, f[1])})
 	case "ack":
 		for _, id := range f[1:] {
 			i := slices.IndexFunc(w.held, func(h heldRecord) bool { return h.id == id })
@@ -192,7 +203,7 @@ func (w *world) step(t *testing.T, line string) error {
 		_, err := w.s.commitOnce(context.Background(), &saved)
 		return err
 	case "server": // went back to a confirmed position, as a crash of PostgreSQL 15 does
-		w.confirmed = lsn(1)
+		w.confirmed = parseLSN(t, f[1])
 		return nil
 	case "crash":
 		w.s = nil

@@ -46,9 +46,12 @@ type session struct {
 	router    *route.Router
 	tracker   *checkpoint.Tracker
 
-	tx  transaction // in hand; receive's goroutine only, like rec
-	rec sink.Record
-	ev  decoder.Event
+	// Of receive's goroutine alone.
+	tx     transaction // in hand
+	rec    sink.Record
+	ev     decoder.Event
+	unsent bool    // the sink has records that may wait for a flush
+	acked  []int64 // commit times of transactions that were acked when they committed
 
 	received  atomic.Uint64 // end of what was received: the most that may be confirmed
 	durable   atomic.Uint64 // LSN of the mark that is saved
@@ -167,7 +170,7 @@ func (s *session) tryStart(ctx context.Context, cfg *pgconn.Config) error {
 		Postgres: cfg, ApplicationName: s.r.cfg.ApplicationName, RuntimeParams: s.r.cfg.RuntimeParams,
 		StatusInterval: s.r.cfg.StatusInterval, SilenceTimeout: s.r.cfg.SilenceTimeout,
 		MaxMessageBytes: s.r.cfg.MaxRowBytes, OnNotice: s.onNotice,
-		CoalesceReads: s.r.cfg.CoalesceReads, Naps: &s.r.naps,
+		CoalesceReads: s.r.cfg.CoalesceReads, Naps: &s.r.naps, BeforeRead: s.beforeWait,
 	})
 	if err != nil {
 		return err

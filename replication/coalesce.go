@@ -20,7 +20,7 @@ const (
 	// napWindow is the receive buffer of a coalesced connection. It is small, so that
 	// it is full long before a nap ends: then the server's send only appends to its
 	// own queue, and wakes nobody.
-	napWindow = 32 << 10
+	napWindow = 48 << 10
 	// more bytes in one read than this, and there are probably more.
 	moreAbove = 8 << 10
 	// maxRTT is the longest round-trip time of a connection whose reads are

@@ -42,6 +42,9 @@ type Config struct {
 	CoalesceReads bool
 	// Naps counts the pauses between such reads; may be nil.
 	Naps *atomic.Uint64
+	// BeforeRead is called from Next before each read from the connection, when all
+	// that was read before has been returned; may be nil.
+	BeforeRead func()
 	// OnNotice is called from Next for each notice of the server; may be nil.
 	OnNotice func(*pgconn.Notice)
 }

@@ -88,6 +88,9 @@ func newStream(c *Conn, start pglogrepl.LSN) *Stream {
 // flag before it moves the deadline, and this moves the deadline before it looks
 // at the flag, so an interrupt is never missed.
 func (s *Stream) beforeRead() error {
+	if s.cfg.BeforeRead != nil {
+		s.cfg.BeforeRead()
+	}
 	if err := s.conn.SetReadDeadline(time.Now().Add(s.cfg.SilenceTimeout)); err != nil {
 		return err
 	}

@@ -45,6 +45,35 @@ func TestStream_DeliversWhatCameWithTheAnswerToStart(t *testing.T) {
 	}
 }
 
+// Who puts work off until nothing is left to be returned hears it before each wait,
+// also when what is left is not for Next's caller.
+func TestStream_TellsBeforeItReads(t *testing.T) {
+	returned, told := 0, 0 // told: how much had been returned when it was told last
+	srv := &fakeServer{first: bytes.Join([][]byte{xlog(0x10, []byte("one")), xlog(0x20, []byte("two")), encode(&pgproto3.ParameterStatus{Name: "a", Value: "b"})}, nil)}
+	more := make(chan struct{})
+	var once sync.Once
+	s := startStream(t, serve(t, srv, func(f *fakeServer) {
+		<-more
+		f.write(xlog(0x40, []byte("later")))
+		f.drain()
+	}), func(c *Config) {
+		c.BeforeRead = func() {
+			if told = returned; told == 2 {
+				once.Do(func() { close(more) })
+			}
+		}
+	})
+	within(t, 10*time.Second, "Next", func() {
+		for range 3 {
+			next(t, s)
+			returned++
+		}
+	})
+	if told != 2 {
+		t.Fatalf("told last when %d messages had been returned", told)
+	}
+}
+
 func TestAppendStatus_FieldByField(t *testing.T) {
 	now := time.Date(2026, 3, 4, 5, 6, 7, 891_000, time.UTC)
 	for _, ask := range []bool{false, true} {

@@ -59,16 +59,21 @@ type Ack struct {
 	Tx uint64 // the transaction's number, see checkpoint.Tracker.Begin
 }
 
-// Sink publishes records. One goroutine calls Publish; Drain, Abort and Close
-// are called when no Publish is running; Lanes and Stats from any goroutine.
+// Sink publishes records. One goroutine calls Publish and Flush; Drain, Abort and
+// Close are called when neither is running; Lanes and Stats from any goroutine.
 type Sink interface {
 	// Publish takes a copy of rec before it returns. It blocks while the
 	// in-flight budget is full, but never with nothing in flight: a record larger
 	// than the budget is admitted alone. It returns ctx's error when ctx ends
 	// first (the record is then not taken), and a fault.Error of class Stop when
 	// the sink cannot go on at all. First copies on one topic-partition are
-	// written in the order of Publish.
+	// written in the order of Publish. A record may stay unsent until Flush, so that
+	// a burst travels together.
 	Publish(ctx context.Context, rec *Record, ack Ack) error
+
+	// Flush sends what Publish has taken. Whoever publishes calls it before waiting
+	// for anything else than Publish, Drain or Abort. It does not wait.
+	Flush()
 
 	// Drain waits until every record taken is acked or parked, ctx ends, or a
 	// lane is halted and nothing else is in flight (then it returns ErrHalted).

@@ -146,11 +146,13 @@ func numbered(topic string, partition int32, i int) *sink.Record {
 		Headers: []sink.Header{{Key: "id", Value: id}}, Timestamp: began + int64(i), LSN: 100, Seq: uint32(i)}
 }
 
+// publish sends a record by itself.
 func publish(t testing.TB, s *Sink, rec *sink.Record, ack sink.Ack) {
 	t.Helper()
 	if err := s.Publish(testContext(t), rec, ack); err != nil {
 		t.Fatal(err)
 	}
+	s.Flush()
 }
 
 func drain(t testing.TB, s *Sink) {

@@ -10,7 +10,7 @@ import (
 type laneState uint8
 
 const (
-	laneIdle     laneState = iota // no records; Publish moves it on
+	laneIdle     laneState = iota // no records, or put off; Publish or flush moves it on
 	laneReady                     // queued at its leader's sender
 	laneFlying                    // its head is in a request; a sender owns that batch
 	laneWaiting                   // pausing before another attempt; the waker moves it on
@@ -29,6 +29,7 @@ type lane struct {
 	partition int32
 	state     laneState
 	node      int32 // whose sender it is queued at, while ready
+	putOff    bool  // it is among the sink's unsent
 
 	queue []*batch
 	open  *batch // the last of queue while records may be added; nil otherwise

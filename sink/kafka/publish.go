@@ -27,13 +27,45 @@ func (s *Sink) Publish(ctx context.Context, rec *sink.Record, ack sink.Ack) erro
 			b := ln.open
 			b.enc.append(rec, in.tail)
 			s.took(ln, b, &in)
-			s.kick(ln)
+			s.putOff(ln)
 			return nil
 		}
+		s.flush()
 		if err := s.await(ctx); err != nil {
 			return err
 		}
 	}
+}
+
+// putOff has an idle lane leave with the next flush; at once when it has a batch
+// that is full.
+func (s *Sink) putOff(ln *lane) {
+	switch {
+	case ln.state != laneIdle:
+	case len(ln.queue) > 1:
+		s.kick(ln)
+	case !ln.putOff:
+		ln.putOff = true
+		s.unsent = append(s.unsent, ln)
+	}
+}
+
+// Flush sends what Publish has taken; see sink.Sink.
+func (s *Sink) Flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flush()
+}
+
+// flush moves on the lanes that were put off, all at once: those of one broker
+// share a request. s.mu is held.
+func (s *Sink) flush() {
+	for i, ln := range s.unsent {
+		ln.putOff = false
+		s.kick(ln)
+		s.unsent[i] = nil
+	}
+	s.unsent = s.unsent[:0]
 }
 
 // incoming is what must be known of a record to make room for it.

@@ -110,7 +110,8 @@ type Sink struct {
 	mu       sync.Mutex // guards all below, and what hangs on it
 	pool     pool
 	topics   map[string]*topic
-	last     *topic // of the last record
+	unsent   []*lane // idle with records: the next flush moves them on
+	last     *topic  // of the last record
 	senders  map[int32]*sender
 	pauses   pauseHeap
 	who      producer                      // what a lane begins as; noProducer until there is an id
@@ -242,6 +243,7 @@ func (s *Sink) await(ctx context.Context) error {
 func (s *Sink) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.flush()
 	for {
 		switch {
 		case s.records == 0:
@@ -294,6 +296,7 @@ func (s *Sink) drop() {
 		t.next = 0
 		t.each(s.dropLane)
 	}
+	s.flush() // there is nothing left to send
 	s.notify()
 }
 

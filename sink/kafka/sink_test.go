@@ -40,6 +40,28 @@ func TestSink_PublishesInOrderPerPartition(t *testing.T) {
 	t.Logf("%d requests for %d records", st.Requests, n)
 }
 
+// A burst leaves with one request to each broker, and does not wait for another one
+// to come back.
+func TestSink_BurstTravelsTogether(t *testing.T) {
+	kf := startKafka(t, kfake.NumBrokers(2), kfake.SeedTopics(12, "t"))
+	s := openSink(t, kf.ListenAddrs(), nil)
+	acks := newAckLog()
+	publish(t, s, numbered("t", 0, 0), sink.Ack{To: acks, Tx: 0}) // looks up the topic
+	drain(t, s)
+	before := s.Stats().Requests
+	for i := range 100 {
+		if err := s.Publish(testContext(t), numbered("t", int32(i%12), i), sink.Ack{To: acks, Tx: 1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond) // long enough for a sender that was woken
+	}
+	s.Flush()
+	drain(t, s)
+	if n := s.Stats().Requests - before; n != 2 {
+		t.Fatalf("%d requests for a burst on 2 brokers", n)
+	}
+}
+
 func TestSink_EveryCodecIsReadByAnotherClient(t *testing.T) {
 	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
 		t.Run(codec, func(t *testing.T) {

@@ -47,6 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) Peer) {
 		{"CopiesTheRecord", copies},
 		{"BudgetBlocksAndUnblocks", budgetBlocks},
 		{"LargerThanBudgetIsAdmittedAlone", largerThanBudget},
+		{"FlushSends", flushSends},
 		{"CancelledPublishTakesNothing", cancelledPublish},
 		{"DrainEndsWithItsContext", drainEnds},
 		{"AbortDropsWithoutAckAndGoesOn", abortDrops},
@@ -251,6 +252,23 @@ func largerThanBudget(t *testing.T, p Peer) {
 	p.drain(t)
 	if a.sum() != 4 {
 		t.Fatalf("%d acks for 4 records", a.sum())
+	}
+}
+
+func flushSends(t *testing.T, p Peer) {
+	var a Acks
+	for i := range 5 { // also when what was flushed before is acked, or still on its way
+		p.publish(t, p.record(i, 10), &a, 1)
+		p.publish(t, p.record(i+1, 10), &a, 1)
+		p.Sink.Flush()
+		if i == 2 {
+			continue
+		}
+		for deadline := time.Now().Add(timeout); a.sum() < 2*(i+1); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d records are acked %s after Flush, want %d", a.sum(), timeout, 2*(i+1))
+			}
+		}
 	}
 }
 
