@@ -54,6 +54,9 @@ func (b *body) has(m member) bool { return b[m] != nil && !isNull(b[m]) }
 // name of a member that is not known.
 func (b *body) parse(content []byte) (reason string) {
 	*b = body{}
+	if len(content) == 0 {
+		return "its body is empty"
+	}
 	if i := invalidUTF8(content); i >= 0 {
 		return fmt.Sprintf("its body is not UTF-8 from byte %d on", i+1)
 	}

@@ -37,7 +37,7 @@ func TestBody_CutsMembersAsTheyStand(t *testing.T) {
 func TestBody_RefusesWhatItDoesNotKnow(t *testing.T) {
 	deep := strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)
 	for content, want := range map[string]string{
-		``:                                   `its body is not JSON from byte 0 on`,
+		``:                                   `its body is empty`,
 		`{`:                                  `its body is not JSON from byte 1 on`,
 		`{"id":"secret"`:                     `its body is not JSON from byte 14 on`,
 		`{"id":secret}`:                      `its body is not JSON from byte 7 on`,

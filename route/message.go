@@ -160,6 +160,8 @@ func (r *MessageRouter) Route(tx Tx, seq uint32, m decoder.LogicalMessage, rec *
 	reason := r.body.parse(m.Content)
 	if reason == "" {
 		reason = r.fill(tx, rec)
+	} else if id, bad := r.text(memberID); bad == "" && len(id) > 0 {
+		rec.ID = id // it stood before what cannot be read
 	}
 	if reason != "" {
 		return r.poison(rec, reason)

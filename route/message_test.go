@@ -96,7 +96,7 @@ func TestMessages_PoisonIsNamedWithoutItsContent(t *testing.T) {
 		body, want string
 	}{
 		{messages(), `secret`, `cannot be published: its body is not JSON from byte 1 on`},
-		{messages(), `{` + good + `,"secret":1}`, `its body has a member, at byte 55, that is not known`},
+		{messages(), `{` + good + `,"secret":1}`, `(id "7f"), cannot be published: its body has a member, at byte 55, that is not known`},
 		{messages(), `{` + good + `,"id":"8"}`, `its body has "id" twice`},
 		{messages(), `{"aggregatetype":"order","payload":"secret"}`, `its body has no "id"`},
 		{messages(), `{"id":null,"aggregatetype":"order","payload":"secret"}`, `its body has no "id"`},
