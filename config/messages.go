@@ -29,14 +29,7 @@ func (v *validator) messages(c Config) {
 		v.check(m == Default().Messages, "messages.prefix", "is empty, so that no message is read, while other keys of messages are given; name the prefix, or leave all of them out")
 		return
 	}
-	before := len(v.problems)
 	v.check(len(m.Prefix) <= maxPrefix && !strings.ContainsRune(m.Prefix, 0), "messages.prefix", "is longer than %d bytes, or holds a zero byte", maxPrefix)
-	v.check(m.IDHeader != "", "messages.id_header", "is empty; consumers drop copies by it")
-	v.check(m.TypeHeader != "", "messages.type_header", "is empty")
-	v.check(m.Topic != "", "messages.topic", "is empty; give a topic")
-	if len(v.problems) > before {
-		return
-	}
 	// The router has the last word.
 	if err := c.LogicalMessages().Validate(); err != nil {
 		v.fail("messages", "%v", err)

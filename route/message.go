@@ -28,14 +28,11 @@ type Messages struct {
 	Position bool
 }
 
-// String names the messages to a person.
-func (m Messages) String() string { return fmt.Sprintf("messages with the prefix %q", m.Prefix) }
-
 // Validate reports every problem at once, one per line; nil when there is none.
 func (m Messages) Validate() error {
 	var problems []error
 	add := func(format string, args ...any) {
-		problems = append(problems, fmt.Errorf("%s: "+format, append([]any{m}, args...)...))
+		problems = append(problems, fmt.Errorf(format, args...))
 	}
 	if m.Prefix == "" {
 		add("the prefix is empty")
@@ -125,7 +122,7 @@ type MessageRouter struct {
 // every problem at once and is of class fault.Stop.
 func CompileMessages(m Messages) (*MessageRouter, error) {
 	if err := m.Validate(); err != nil {
-		return nil, &fault.Error{Class: fault.Stop, What: "logical messages cannot be published", Fix: "correct the messages section of the configuration", Err: err}
+		return nil, &fault.Error{Class: fault.Stop, What: fmt.Sprintf("logical messages with the prefix %q cannot be published", m.Prefix), Fix: "correct the messages section of the configuration", Err: err}
 	}
 	r := &MessageRouter{cfg: m, reserved: make(map[string]bool)}
 	r.parts, _ = m.parts()
