@@ -51,7 +51,7 @@ func busy(now time.Time) relay.Status {
 		State: relay.StateStreaming, Ready: true, Since: now.Add(-time.Minute), Slot: "s", Publication: "p",
 		Received: 400, Acked: 300, Durable: 200, Confirmed: 100, ServerLSN: 1100, RestartLSN: 50,
 		LagBytes: 1000, RetainedBytes: 1050, SafeWALBytes: &safe, WatchedAt: now,
-		OldestUnacked: now.Add(-3 * time.Second), DecodedTransactions: 5, DecodedRows: 6, DecodedBytes: 7, Reconnects: 2,
+		OldestUnacked: now.Add(-3 * time.Second), DecodedTransactions: 5, DecodedRows: 6, DecodedMessages: 61, IgnoredMessages: 62, DecodedBytes: 7, Reconnects: 2,
 		SourceErrors: map[sink.ErrorKey]uint64{{Class: fault.Retry, Code: "57P01"}: 4},
 		Gaps:         []checkpoint.Gap{{To: 99, Reason: "adopted", Found: now}},
 		Halts:        []sink.Refusal{{Topic: "t", ID: "i1", LSN: 90, Reason: errors.New("too large"), At: now}},
@@ -103,6 +103,9 @@ func TestMetrics_ShowTheStatus(t *testing.T) {
 # HELP cdc_relay_confirmed_lag_bytes WAL between the confirmed position and the server's end of WAL.
 # TYPE cdc_relay_confirmed_lag_bytes gauge
 cdc_relay_confirmed_lag_bytes 1000
+# HELP cdc_relay_decoded_messages_total Logical messages with the configured prefix read from the slot.
+# TYPE cdc_relay_decoded_messages_total counter
+cdc_relay_decoded_messages_total 61
 # HELP cdc_relay_errors_total Errors by side (source or kafka), class (retry, refresh, poison or stop) and code.
 # TYPE cdc_relay_errors_total counter
 cdc_relay_errors_total{class="refresh",code="timeout",side="kafka"} 9
@@ -113,6 +116,9 @@ cdc_relay_failing_partitions 2
 # HELP cdc_relay_halted_records Records that can never be written and hold up their topic-partition, or reading.
 # TYPE cdc_relay_halted_records gauge
 cdc_relay_halted_records 1
+# HELP cdc_relay_ignored_messages_total Logical messages with the configured prefix that are not transactional, and so are never published.
+# TYPE cdc_relay_ignored_messages_total counter
+cdc_relay_ignored_messages_total 62
 # HELP cdc_relay_oldest_unpublished_age_seconds Age of the oldest transaction that is not fully acked, by its commit time; 0 when there is none.
 # TYPE cdc_relay_oldest_unpublished_age_seconds gauge
 cdc_relay_oldest_unpublished_age_seconds 3
@@ -131,7 +137,7 @@ cdc_relay_ready 1
 cdc_relay_topic_published_records_total{topic="t"} 8
 cdc_relay_topic_published_records_total{topic="u"} 3
 `
-	names := []string{"cdc_relay_confirmed_lag_bytes", "cdc_relay_errors_total", "cdc_relay_failing_partitions",
+	names := []string{"cdc_relay_confirmed_lag_bytes", "cdc_relay_decoded_messages_total", "cdc_relay_ignored_messages_total", "cdc_relay_errors_total", "cdc_relay_failing_partitions",
 		"cdc_relay_halted_records", "cdc_relay_oldest_unpublished_age_seconds", "cdc_relay_position_bytes", "cdc_relay_ready",
 		"cdc_relay_topic_published_records_total"}
 	if got := collect(t, c, names...); got != strings.TrimPrefix(want, "\n") {

@@ -86,6 +86,8 @@ var (
 	stateDesc    = desc("state", "1 for the state that the relay is in, else 0.", "state")
 	txDesc       = desc("decoded_transactions_total", "Transactions read from the slot.")
 	rowsDesc     = desc("decoded_rows_total", "Inserted rows read from the slot.")
+	messagesDesc = desc("decoded_messages_total", "Logical messages with the configured prefix read from the slot.")
+	ignoredDesc  = desc("ignored_messages_total", "Logical messages with the configured prefix that are not transactional, and so are never published.")
 	bytesDesc    = desc("decoded_bytes_total", "Bytes read from the slot.")
 	pubDesc      = desc("published_records_total", "Records acked by the brokers.")
 	pubBytesDesc = desc("published_bytes_total", "Bytes of the records acked by the brokers, encoded and before compression.")
@@ -107,7 +109,7 @@ var (
 	failingDesc  = desc("failing_partitions", "Topic-partitions whose last attempt failed, or that are halted.")
 	gapsDesc     = desc("open_gaps", "Ranges that may never have been published, kept with the mark.")
 
-	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
+	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, messagesDesc, ignoredDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
 		requestsDesc, retriesDesc, resetsDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
 		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, gapsDesc}
 )
@@ -134,6 +136,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	counter(txDesc, s.DecodedTransactions)
 	counter(rowsDesc, s.DecodedRows)
+	counter(messagesDesc, s.DecodedMessages)
+	counter(ignoredDesc, s.IgnoredMessages)
 	counter(bytesDesc, s.DecodedBytes)
 	counter(napsDesc, s.ReceiveNaps)
 	counter(reconnDesc, s.Reconnects)

@@ -132,9 +132,12 @@ func (s *Session) MayFollowSlot(ctx context.Context, publication, slot string) (
 	return may, nil
 }
 
-// CreatePublicationSQL is the statement by which the publication of these tables
-// is made.
+// CreatePublicationSQL is the statement by which the publication of these tables,
+// or of none, is made.
 func CreatePublicationSQL(name string, tables []TableName) string {
+	if len(tables) == 0 { // for logical messages, which need a publication and nothing in it
+		return fmt.Sprintf("CREATE PUBLICATION %s WITH (publish = 'insert', publish_via_partition_root = true)", Ident(name))
+	}
 	quoted := make([]string, len(tables))
 	for i, t := range tables {
 		quoted[i] = t.SQL()

@@ -19,6 +19,9 @@ import (
 // MinVersion is the oldest server_version_num that is supported.
 const MinVersion = 130000
 
+// MessagesVersion is the oldest one that sends logical messages by pgoutput.
+const MessagesVersion = 140000
+
 // closeTimeout bounds the goodbye to a server that may be gone.
 const closeTimeout = 2 * time.Second
 

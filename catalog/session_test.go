@@ -148,6 +148,19 @@ func TestServer_ReadsAllWithLeastPrivileges(t *testing.T) {
 	}
 }
 
+func TestMessageEmitters_RevokeIsWhatTheServerTakes(t *testing.T) {
+	db := database(t)
+	s := open(t, server.DSN(db))
+	e := must[catalog.MessageEmitters](t)(s.MessageEmitters(t.Context()))
+	if !e.Public || len(e.Revoke) != 2 {
+		t.Fatalf("got %+v", e)
+	}
+	exec(t, db, e.Revoke...)
+	if e = must[catalog.MessageEmitters](t)(s.MessageEmitters(t.Context())); e.Public || len(e.Revoke) != 0 {
+		t.Errorf("revoked: %+v", e)
+	}
+}
+
 func TestWait_SeesAServerThatEndsTheConnectionAtOnce(t *testing.T) {
 	s := open(t, server.DSN("postgres"))
 	if err := s.Wait(t.Context(), 20*time.Millisecond); err != nil {

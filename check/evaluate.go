@@ -36,6 +36,7 @@ func Evaluate(w Want, f Facts) []Result {
 		for _, t := range w.Tables {
 			r.table(f, t)
 		}
+		r.messages(w, f)
 		r.slot(w, f)
 		r.mark(w, f)
 	}

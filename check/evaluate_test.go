@@ -74,6 +74,19 @@ func TestEvaluate_EverythingPasses(t *testing.T) {
 	}
 }
 
+func wantMessages(w *Want, f *Facts) {
+	w.Messages = &route.Messages{Prefix: "outbox", Topic: "outbox.event.{aggregatetype}", IDHeader: "id", TypeHeader: "eventType"}
+	f.Topics["made"] = f.Topics["orders"]
+}
+
+func TestEvaluate_NothingOfMessagesWithoutAPrefix(t *testing.T) {
+	for _, r := range Evaluate(good()) {
+		if strings.Contains(r.Name, "messages") {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
 func TestEvaluate_FindsEachDefect(t *testing.T) {
 	column := func(f *Facts, name string) *catalog.Column {
 		for i, c := range f.Tables[outbox].Columns {
@@ -110,6 +123,16 @@ func TestEvaluate_FindsEachDefect(t *testing.T) {
 		"idle timeout off":    {func(_ *Want, f *Facts) { f.Server.VersionNum = 180000 }, "idle_replication_slot_timeout", Pass, "off"},
 		"synchronous":         {func(_ *Want, f *Facts) { f.Server.SynchronousStandbyNames = "*" }, "synchronous_standby_names", Fail, "wait for Kafka"},
 		"synchronous allowed": {func(w *Want, f *Facts) { f.Server.SynchronousStandbyNames = "*"; w.Preflight.AllowSynchronous = true }, "synchronous_standby_names", Warn, "may wait"},
+
+		"messages":                     {wantMessages, "messages", Pass, `"outbox"`},
+		"messages, few emitters":       {wantMessages, "messages emitters", Pass, ""},
+		"messages of an old server":    {func(w *Want, f *Facts) { wantMessages(w, f); f.Server.VersionNum = 130022 }, "messages", Fail, "14 or newer"},
+		"messages in another encoding": {func(w *Want, f *Facts) { wantMessages(w, f); f.Server.Encoding = "LATIN1" }, "messages", Warn, "convert_to(body, 'UTF8')"},
+		"messages of any role": {func(w *Want, f *Facts) {
+			wantMessages(w, f)
+			f.Emitters = catalog.MessageEmitters{Public: true, Revoke: []string{"REVOKE a", "REVOKE b"}}
+		}, "messages emitters", Warn, "REVOKE a; REVOKE b; and GRANT"},
+		"topic of messages": {func(w *Want, f *Facts) { wantMessages(w, f); w.Messages.Topic = "made" }, "topic made", Pass, ""},
 
 		"no publication":       {func(_ *Want, f *Facts) { f.HasPublication = false }, "publication", Fail, "cdc-relay adopt"},
 		"nothing set up":       {func(_ *Want, f *Facts) { f.HasPublication, f.HasSlot, f.HasMark = false, false, false }, "publication", Fail, "cdc-relay setup"},

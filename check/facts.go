@@ -23,7 +23,8 @@ import (
 type Want struct {
 	Preflight preflight.Want
 	Tables    []route.Table
-	// Topics are looked at, beside those of tables with a fixed topic.
+	Messages  *route.Messages // nil: no logical message is published
+	// Topics are looked at, beside those of tables and messages with a fixed topic.
 	Topics []string
 	// MarkTopic is the topic of the marks; "" when they are kept elsewhere.
 	MarkTopic string
@@ -46,6 +47,11 @@ func (w Want) topics() []string {
 	names := slices.Clone(w.Topics)
 	for _, t := range w.Tables {
 		if name, ok := t.FixedTopic(); ok {
+			names = append(names, name)
+		}
+	}
+	if w.Messages != nil {
+		if name, ok := w.Messages.FixedTopic(); ok {
 			names = append(names, name)
 		}
 	}
@@ -86,6 +92,8 @@ type Facts struct {
 	Tables     map[catalog.TableName]*catalog.Table // nil: it does not exist
 	Identities catalog.Identities
 	Gone       map[uint32]bool
+	// Emitters may emit logical messages; not set where none are published.
+	Emitters catalog.MessageEmitters
 
 	StoreErr error
 	Mark     checkpoint.Mark
@@ -166,6 +174,11 @@ func (f *Facts) catalog(ctx context.Context, w Want, db *catalog.Session) (err e
 	}
 	if f.Identities, err = db.Identities(ctx, p.Publication, p.Tables); err != nil {
 		return err
+	}
+	if w.Messages != nil {
+		if f.Emitters, err = db.MessageEmitters(ctx); err != nil {
+			return err
+		}
 	}
 	if f.HasSlot && f.HasPublication {
 		f.MayFollow, err = db.MayFollowSlot(ctx, p.Publication, p.Slot)

@@ -15,7 +15,8 @@ import "time"
 // A key a.b.c is given by the environment as CDC_RELAY_A_B_C.
 type Config struct {
 	Source     Source     `yaml:"source" doc:"The PostgreSQL database with the outbox."`
-	Outbox     []Outbox   `yaml:"outbox" doc:"The outbox tables. Without this key: one table public.outbox in the default shape, with the columns id, aggregatetype, aggregateid, type and payload."`
+	Outbox     []Outbox   `yaml:"outbox" doc:"The outbox tables. Without this key: one table public.outbox in the default shape, with the columns id, aggregatetype, aggregateid, type and payload. An empty list, [], only with messages.prefix."`
+	Messages   Messages   `yaml:"messages" doc:"Logical messages, by pg_logical_emit_message, as an outbox without a table; off without a prefix. See docs/messages.md."`
 	Kafka      Kafka      `yaml:"kafka" doc:"The Kafka cluster that receives the events."`
 	Sink       string     `yaml:"sink" default:"kafka" doc:"Where events go: kafka, or null (counts and discards them; for development and benchmarks; needs checkpoint.store: file)."`
 	Checkpoint Checkpoint `yaml:"checkpoint" doc:"Where the durable mark of what has been published is kept."`
@@ -75,6 +76,16 @@ type OutboxColumns struct {
 	Partition string `yaml:"partition" default:"" doc:"Integer column with the partition; NULL or empty string for the choice by key."`
 }
 
+// Messages are logical messages that are published like rows; see
+// route.Messages.
+type Messages struct {
+	Prefix          string `yaml:"prefix" default:"" doc:"Publish the transactional messages with exactly this prefix; empty string for none. Needs PostgreSQL 14. Any role of the database may emit one, unless that is revoked."`
+	Topic           string `yaml:"topic" default:"outbox.event.{aggregatetype}" doc:"Topic, with {aggregatetype}, {type} or {topic} replaced by that member of the body. Only with {topic} may a body name its topic."`
+	IDHeader        string `yaml:"id_header" default:"id" doc:"Header that carries the event's id."`
+	TypeHeader      string `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type; null for a body without one."`
+	PositionHeaders bool   `yaml:"position_headers" default:"true" doc:"Add the headers lsn and seq, as for tables: rows and messages of a transaction are numbered together."`
+}
+
 // Kafka is the connection to the brokers and how records are produced.
 type Kafka struct {
 	Brokers        []string      `yaml:"brokers" default:"localhost:9092" doc:"Bootstrap brokers, as host:port."`
@@ -127,7 +138,7 @@ type Checkpoint struct {
 // Relay holds budgets and limits.
 type Relay struct {
 	MaxInFlight     Bytes         `yaml:"max_in_flight_bytes" default:"64MiB" doc:"Memory for records that are not acked yet, with the client's copies. When it is full the relay stops reading; the slot then holds the rest."`
-	MaxRowBytes     Bytes         `yaml:"max_row_bytes" default:"64MiB" doc:"A row larger than this stops the relay, naming its LSN."`
+	MaxRowBytes     Bytes         `yaml:"max_row_bytes" default:"64MiB" doc:"A row or message larger than this stops the relay, naming its LSN."`
 	MaxAheadTx      int           `yaml:"max_ahead_transactions" default:"1000000" doc:"How many transactions may be published past a halted record; a restart would repeat them."`
 	MaxAheadWAL     Bytes         `yaml:"max_ahead_wal_bytes" default:"1GiB" doc:"How many bytes of WAL may be published past a halted record; a restart would repeat them."`
 	SaveInterval    time.Duration `yaml:"save_interval" default:"100ms" doc:"Shortest pause between two saves of the mark while events flow; as much again for each 32 partitions of the outbox tables, whose names are in each mark."`

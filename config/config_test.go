@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/route"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.want")
@@ -252,6 +254,28 @@ func TestOutbox_Route(t *testing.T) {
 	r := c.Tables()[0]
 	if r.Schema != "my.schema" || r.Name != `a"b` || len(r.Headers) != 2 || r.Headers[0].Column != "a" || r.TypeHeader != "eventType" || !r.Position {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestMessages_AreOffWithoutAPrefix(t *testing.T) {
+	if m := Default().LogicalMessages(); m != nil {
+		t.Errorf("%+v", m)
+	}
+	c := mustParse(t, "outbox: []\nmessages: {prefix: outbox, topic: '{topic}'}\ncheckpoint: {topic: marks}")
+	want := route.Messages{Prefix: "outbox", Topic: "{topic}", Reserved: "marks", IDHeader: "id", TypeHeader: "eventType", Position: true}
+	if m := c.LogicalMessages(); m == nil || *m != want || len(c.Tables()) != 0 {
+		t.Errorf("%+v, %d tables", m, len(c.Tables()))
+	}
+	c = mustParse(t, "", "CDC_RELAY_MESSAGES_PREFIX=my outbox", "CDC_RELAY_MESSAGES_POSITION_HEADERS=false")
+	if m := c.LogicalMessages(); m == nil || m.Prefix != "my outbox" || m.Position || m.Topic != "outbox.event.{aggregatetype}" || len(c.Tables()) != 1 {
+		t.Errorf("%+v", m)
+	}
+	var b bytes.Buffer
+	if err := Print(&b, c); err != nil || !strings.Contains(b.String(), `prefix: "my outbox"`) {
+		t.Errorf("%v\n%s", err, b.String())
+	}
+	if again := mustParse(t, b.String()); !reflect.DeepEqual(again, c) {
+		t.Errorf("got %+v\nwant %+v", again, c)
 	}
 }
 

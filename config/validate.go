@@ -41,6 +41,7 @@ func (c Config) problems() Problems {
 	v := &validator{}
 	v.source(c.Source)
 	v.outbox(c)
+	v.messages(c)
 	v.kafka(c)
 	v.checkpoint(c)
 	v.relay(c.Relay)

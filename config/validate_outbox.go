@@ -9,7 +9,8 @@ import (
 var placeholder = regexp.MustCompile(`\{([^{}]*)\}`)
 
 func (v *validator) outbox(c Config) {
-	v.check(len(c.Outbox) > 0, "outbox", "is empty; name at least one table, or leave the key out for public.outbox")
+	v.check(len(c.Outbox) > 0 || c.Messages.Prefix != "", "outbox", "is empty; name at least one table, or leave the key out for public.outbox; "+
+		"only logical messages (messages.prefix) need none")
 	seen := make(map[string]int)
 	for i, o := range c.Outbox {
 		path, before := fmt.Sprintf("outbox[%d]", i), len(v.problems)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,12 +17,12 @@ type Oracle struct {
 	slot string
 }
 
-// Insert is one inserted row.
+// Insert is one inserted row, or one logical message.
 type Insert struct {
-	Value  string // of the column that was asked for, as text; "null" for NULL
+	Value  string // of the column or member that was asked for, as text; "null" for NULL
 	Xid    string
-	TxSeq  int // ordinal of the transaction, from 0, of those that inserted into the table
-	RowSeq int // ordinal of the row within its transaction, from 0
+	TxSeq  int // ordinal of the transaction, from 0, of those that have one
+	RowSeq int // ordinal within its transaction, from 0
 }
 
 // NewOracle makes the slot: it sees what commits from now on. The slot retains WAL; tests of retention must not use one,
@@ -43,6 +44,19 @@ func (o *Oracle) Drop(t testing.TB) {
 // commit order with the value of one column.
 func (o *Oracle) Inserts(t testing.TB, table, column string) []Insert {
 	t.Helper()
+	return o.all(t, &oracleDecoder{table: table, column: column})
+}
+
+// Events is Inserts with the transactional logical messages of a prefix, whose
+// body is JSON on one line, in their places among the rows; the value of one is
+// the body's member of that name.
+func (o *Oracle) Events(t testing.TB, table, column, prefix string) []Insert {
+	t.Helper()
+	return o.all(t, &oracleDecoder{table: table, column: column, message: "message: transactional: 1 prefix: " + prefix + ", sz: "})
+}
+
+func (o *Oracle) all(t testing.TB, d *oracleDecoder) []Insert {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*Timeout)
 	defer cancel()
 	c, err := pgx.Connect(ctx, o.pg.DSN())
@@ -50,9 +64,8 @@ func (o *Oracle) Inserts(t testing.TB, table, column string) []Insert {
 		t.Fatalf("connect to PostgreSQL: %v", err)
 	}
 	defer c.Close(ctx)
-	d := oracleDecoder{table: table, column: column}
 	for {
-		n, err := o.take(ctx, c, &d)
+		n, err := o.take(ctx, c, d)
 		if err != nil {
 			t.Fatalf("read the oracle's slot: %v", err)
 		}
@@ -64,8 +77,13 @@ func (o *Oracle) Inserts(t testing.TB, table, column string) []Insert {
 
 // take reads whole transactions of about 100,000 changes, so that a large backlog needs no large result.
 func (o *Oracle) take(ctx context.Context, c *pgx.Conn, d *oracleDecoder) (int, error) {
-	rows, err := c.Query(ctx, "SELECT data FROM pg_logical_slot_get_changes($1, NULL, 100000, 'skip-empty-xacts', '1', 'include-xids', '1')",
-		o.slot)
+	// Before 16 a transaction with nothing but messages passes for an empty one.
+	skip := "1"
+	if d.message != "" {
+		skip = "0"
+	}
+	rows, err := c.Query(ctx, "SELECT data FROM pg_logical_slot_get_changes($1, NULL, 100000, 'skip-empty-xacts', $2, 'include-xids', '1')",
+		o.slot, skip)
 	if err != nil {
 		return 0, err
 	}
@@ -86,6 +104,7 @@ func (o *Oracle) take(ctx context.Context, c *pgx.Conn, d *oracleDecoder) (int, 
 
 type oracleDecoder struct {
 	table, column string
+	message       string // how the line of a message begins; "" for none
 	xid           string
 	tx, row       int
 	out           []Insert
@@ -104,10 +123,21 @@ func (d *oracleDecoder) line(s string) error {
 		if err != nil {
 			return err
 		}
-		d.out = append(d.out, Insert{Value: v, Xid: d.xid, TxSeq: d.tx, RowSeq: d.row})
-		d.row++
+		d.add(v)
+	case d.message != "" && strings.HasPrefix(s, d.message):
+		_, body, _ := strings.Cut(s, " content:")
+		var members map[string]any
+		if err := json.Unmarshal([]byte(body), &members); err != nil {
+			return fmt.Errorf("the body of a message is no JSON: %w", err)
+		}
+		d.add(fmt.Sprint(members[d.column]))
 	}
 	return nil
+}
+
+func (d *oracleDecoder) add(value string) {
+	d.out = append(d.out, Insert{Value: value, Xid: d.xid, TxSeq: d.tx, RowSeq: d.row})
+	d.row++
 }
 
 // testDecodingColumn finds a column's value in ` name[type]:value name[type]:'quoted ”value”' ...`.

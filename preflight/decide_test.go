@@ -36,6 +36,7 @@ const (
 
 var refusals = []refusal{
 	{"server too old", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Server.VersionNum = 120022 }, []string{"120022", "13 or newer"}},
+	{"no messages before 14", fault.Stop, func(w *preflight.Want, f *preflight.Facts) { w.Messages, f.Server.VersionNum = true, 130022 }, []string{"messages.prefix", "130022", "14 or newer"}},
 	{"server in recovery", fault.Retry, func(_ *preflight.Want, f *preflight.Facts) { f.Server.InRecovery = true }, []string{"standby", "primary"}},
 	{"wal level", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Server.WALLevel = "replica" }, []string{`"replica"`, "wal_level = logical"}},
 	{"synchronous standby", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
@@ -274,6 +275,21 @@ func TestDecide_NewTableLeavesAGap(t *testing.T) {
 	again.Mark = p.Mark
 	if p, err = preflight.Decide(w, again, preflight.Known{}); err != nil || p.SaveFirst || len(p.Mark.Gaps) != 2 {
 		t.Errorf("the gap is recorded again: %+v, %v", p, err)
+	}
+}
+
+// A mark from when only logical messages were published names no table.
+func TestDecide_FirstTableBesideMessagesLeavesAGap(t *testing.T) {
+	w, f := wanted(), healthy()
+	w.Messages = true
+	f.Mark.Relations = nil
+	p, err := preflight.Decide(w, f, preflight.Known{})
+	if err != nil || !p.SaveFirst || len(p.Mark.Gaps) != len(w.Tables) || len(p.Mark.Relations) == 0 {
+		t.Fatalf("plan %+v, %v", p, err)
+	}
+	w.Tables, w.Columns, f.Identities.Relations = nil, nil, nil
+	if p, err = preflight.Decide(w, f, preflight.Known{}); err != nil || p.SaveFirst || len(p.Mark.Gaps) != 0 {
+		t.Errorf("without a table: plan %+v, %v", p, err)
 	}
 }
 

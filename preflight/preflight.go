@@ -24,6 +24,7 @@ type Want struct {
 	Columns          map[catalog.TableName][]string
 	ApplicationName  string
 	AllowSynchronous bool
+	Messages         bool // logical messages are asked for
 }
 
 // Facts are what was found. The slot is read before the mark: an instance that
@@ -90,6 +91,9 @@ func checkServer(w Want, f Facts) error {
 	switch {
 	case s.VersionNum < catalog.MinVersion:
 		return fault.Stopped("use PostgreSQL 13 or newer", "the server's version %d is too old", s.VersionNum)
+	case w.Messages && s.VersionNum < catalog.MessagesVersion:
+		return fault.Stopped("use PostgreSQL 14 or newer, or empty messages.prefix",
+			"messages.prefix is set, and a server of version %d sends no logical messages", s.VersionNum)
 	case s.InRecovery:
 		return &fault.Error{Class: fault.Retry, What: "the server is a standby (in recovery); waiting until it is promoted",
 			Fix: "connect to the primary if this is the wrong server"}
@@ -331,7 +335,7 @@ func plan(w Want, f Facts, k Known) Plan {
 	p.Mark.CheckedLSN = f.Server.CurrentLSN
 	p.Mark.Publication = f.Identities.Publication
 	p.Mark.Relations = f.Identities.Relations
-	if len(f.Mark.Relations) > 0 {
+	if len(f.Mark.Relations) > 0 || f.Mark.Publication.OID != 0 { // without a table, only messages were published
 		addGapsForNewTables(w, f, &p)
 	}
 	p.Warnings = append(p.Warnings, missingColumns(w, f)...)

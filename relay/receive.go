@@ -25,7 +25,7 @@ type transaction struct {
 	open   bool
 	number uint64 // the tracker's
 	route.Tx
-	seq uint32 // inserts seen
+	seq uint32 // inserts and published messages seen
 }
 
 // receive reads the stream and publishes, in WAL order, until ctx ends, the
@@ -77,8 +77,8 @@ func (s *session) streamError(err error) error {
 	var big *replication.FrameTooLargeError
 	if errors.As(err, &big) {
 		return &fault.Error{Class: fault.Stop, Err: err,
-			What: "a row is too large to be read",
-			Fix:  "raise relay.max_row_bytes above it; the row is still in the slot"}
+			What: "a row or message is too large to be read",
+			Fix:  "raise relay.max_row_bytes above it; it is still in the slot"}
 	}
 	if catalog.SQLState(err) == "42704" {
 		return s.publicationMissing(err)
@@ -99,7 +99,7 @@ func (s *session) here(err error) error {
 // before the row that the server cannot send.
 func (s *session) place() string {
 	if s.tx.open {
-		return fmt.Sprintf("within the transaction committed at %s (insert %d)", s.tx.CommitLSN, s.tx.seq)
+		return fmt.Sprintf("within the transaction committed at %s (event %d)", s.tx.CommitLSN, s.tx.seq)
 	}
 	return fmt.Sprintf("after %s", s.receivedLSN())
 }
@@ -139,15 +139,16 @@ func (s *session) event(ctx context.Context, tx *transaction, ev *decoder.Event,
 		if at, done := s.tracker.Commit(ev.Commit.EndLSN); done {
 			s.ackedAtCommit(at)
 		}
-	case decoder.KindMessage, decoder.KindSkip:
+	case decoder.KindMessage:
+		return s.message(ctx, tx, ev.Message, rec)
+	case decoder.KindSkip:
 	default:
 		return fmt.Errorf("decoded an event of the unknown kind %d", ev.Kind)
 	}
 	return nil
 }
 
-// insert routes a row and hands it to the sink. A row that cannot be routed
-// halts reading: nothing is skipped.
+// insert routes a row and hands it to the sink.
 func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, rec *sink.Record) error {
 	if !tx.open {
 		return fault.Stopped("report this with the server's version", "an insert came outside of a transaction after %s", s.receivedLSN())
@@ -157,16 +158,28 @@ func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, 
 	s.r.rows.Add(1)
 	routed, err := s.router.Route(tx.Tx, seq, row, rec)
 	switch {
-	case err != nil && fault.ClassOf(err) == fault.Poison:
-		return s.haltReading(ctx, rec, err)
 	case err != nil:
-		return s.here(err)
+		return s.unroutable(ctx, rec, err)
 	case !routed:
 		return nil
 	}
+	return s.publish(ctx, tx, rec)
+}
+
+// publish hands a record of the transaction to the sink.
+func (s *session) publish(ctx context.Context, tx *transaction, rec *sink.Record) error {
 	s.tracker.Add(tx.number, 1)
 	s.unsent = true
 	return s.sink.Publish(ctx, rec, sink.Ack{To: s, Tx: tx.number})
+}
+
+// unroutable is the end of what cannot be routed. What can never be published as
+// it is halts reading: nothing is skipped.
+func (s *session) unroutable(ctx context.Context, rec *sink.Record, err error) error {
+	if fault.ClassOf(err) == fault.Poison {
+		return s.haltReading(ctx, rec, err)
+	}
+	return s.here(err)
 }
 
 // beforeWait does what was put off, so as to do it once for many transactions,
@@ -226,13 +239,13 @@ func (s *session) wake() {
 }
 
 // haltReading keeps the process up, not ready, and says why, until it is
-// stopped: a row that cannot be routed has no lane to halt.
+// stopped: what cannot be routed has no lane to halt.
 func (s *session) haltReading(ctx context.Context, rec *sink.Record, reason error) error {
 	s.beforeWait()
 	ref := sink.Refusal{Topic: rec.Topic, Partition: sink.PartitionByKey, ID: string(rec.ID), LSN: rec.LSN, Seq: rec.Seq, Reason: reason, At: time.Now()}
 	s.readHalt.Store(&ref)
 	s.r.setState(StateHalted, reason.Error())
-	s.log.Error("row cannot be published; reading is halted and nothing after it will be confirmed",
+	s.log.Error("event cannot be published; reading is halted and nothing after it will be confirmed",
 		zap.String("id", ref.ID), zap.Stringer("lsn", ref.LSN), zap.Uint32("seq", ref.Seq), zap.Error(reason))
 	select {
 	case <-ctx.Done():

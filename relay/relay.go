@@ -34,6 +34,7 @@ type Config struct {
 	ApplicationName  string
 	AllowSynchronous bool
 	Tables           []route.Table
+	Messages         *route.Messages // nil: no logical message is asked for
 
 	StatusInterval  time.Duration
 	SilenceTimeout  time.Duration
@@ -73,6 +74,8 @@ type Relay struct {
 	// router outlives sessions: it remembers names, and so finds a mapped table
 	// that was renamed while the server was away.
 	router *route.Router
+	// messageRouter is nil when no logical message is asked for.
+	messageRouter *route.MessageRouter
 
 	stopping chan struct{} // closed once, by Stop
 	stopOnce sync.Once
@@ -81,7 +84,7 @@ type Relay struct {
 	// Run's goroutine only.
 	known preflight.Known
 
-	transactions, rows, bytes, reconnects, naps atomic.Uint64
+	transactions, rows, messages, ignoredMessages, bytes, reconnects, naps atomic.Uint64
 
 	mu        sync.Mutex // guards what follows
 	state     State
@@ -131,11 +134,9 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 		}
 		r.setState(StateStopped, reason)
 	}()
-	router, err := route.Compile(r.cfg.Tables)
-	if err != nil {
+	if err := r.compile(); err != nil {
 		return err
 	}
-	r.router = router
 	octx, done := r.untilStop(ctx)
 	sk, err := r.deps.OpenSink(octx, r.refused)
 	done()
@@ -150,6 +151,20 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	r.mu.Unlock()
 	defer func() { _ = sk.Close() }()
 	return r.sessions(ctx)
+}
+
+// compile makes the routers of tables and messages.
+func (r *Relay) compile() (err error) {
+	r.router = route.Nothing()
+	if len(r.cfg.Tables) > 0 || r.cfg.Messages == nil {
+		if r.router, err = route.Compile(r.cfg.Tables); err != nil {
+			return err
+		}
+	}
+	if r.cfg.Messages != nil {
+		r.messageRouter, err = route.CompileMessages(*r.cfg.Messages)
+	}
+	return err
 }
 
 // sessions runs one session after another until a person is needed, or wants it

@@ -18,6 +18,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
@@ -46,6 +48,9 @@ type world struct {
 	queued []replication.Message
 	held   []heldRecord
 	tx     pglogrepl.LSN // commit LSN of the transaction in hand
+	halted bool          // reading is
+
+	showSeq bool
 }
 
 type heldRecord struct {
@@ -98,7 +103,11 @@ type scriptSink struct{ *world }
 
 func (k scriptSink) Publish(_ context.Context, rec *sink.Record, ack sink.Ack) error {
 	w := k.world
-	fmt.Fprintf(&w.out, "published %s to %s key=%s value=%s\n", rec.ID, rec.Topic, rec.Key, rec.Value)
+	fmt.Fprintf(&w.out, "published %s to %s key=%s value=%s", rec.ID, rec.Topic, rec.Key, rec.Value)
+	if w.showSeq {
+		fmt.Fprintf(&w.out, " seq=%d", rec.Seq)
+	}
+	fmt.Fprintln(&w.out)
 	w.held = append(w.held, heldRecord{string(rec.ID), ack})
 	return nil
 }
@@ -116,16 +125,17 @@ var scriptTables = []route.Table{{
 	Topic: "orders", IDHeader: "id",
 }}
 
+var scriptMessages = route.Messages{Prefix: "outbox", Topic: "{aggregatetype}", IDHeader: "id", TypeHeader: "type"}
+
 func (w *world) start(t *testing.T) {
-	router, err := route.Compile(scriptTables)
-	if err != nil {
+	r := New(Config{Slot: "s", MaxAheadTx: 1 << 20, MaxAheadWAL: 1 << 40, Tables: scriptTables, Messages: &scriptMessages}, Deps{Log: zap.NewNop(), Store: &w.store})
+	if err := r.compile(); err != nil {
 		t.Fatal(err)
 	}
-	r := New(Config{Slot: "s", MaxAheadTx: 1 << 20, MaxAheadWAL: 1 << 40, Tables: scriptTables}, Deps{Log: zap.NewNop(), Store: &w.store})
 	r.sink = scriptSink{w}
-	w.held = nil
+	w.held, w.halted = nil, false
 	w.s = &session{
-		r: r, log: zap.NewNop(), sink: r.sink, stream: w, dec: decoder.New(), router: router,
+		r: r, log: zap.NewNop(), sink: r.sink, stream: w, dec: decoder.New(), router: r.router, messages: r.messageRouter,
 		tracker: checkpoint.NewTracker(w.confirmed), nudge: make(chan struct{}, 1), mark: w.store.mark,
 		plan: preflight.Plan{Start: w.confirmed, Mark: w.store.mark},
 	}
@@ -146,6 +156,9 @@ func (w *world) start(t *testing.T) {
 		if !skip || m.Data[0] == 'R' {
 			w.queued = append(w.queued, m)
 		}
+		if m.Data[0] == 'C' {
+			skip = false
+		}
 	}
 }
 
@@ -159,6 +172,9 @@ func (w *world) send(data []byte) {
 func (w *world) queue(t *testing.T, line string) {
 	f := strings.Fields(line)
 	switch f[0] {
+	case "message", "nontransactional":
+		f = strings.SplitN(line, " ", 3)
+		w.send(frameMessage(f[0] == "message", f[1], f[2]))
 	case "begin":
 		w.tx = parseLSN(t, f[1])
 		w.send(frameBegin(w.tx))
@@ -181,8 +197,10 @@ func parseLSN(t *testing.T, hex string) pglogrepl.LSN {
 func (w *world) step(t *testing.T, line string) error {
 	f := strings.Fields(line)
 	switch f[0] {
-	case "begin", "row", "commit":
+	case "begin", "row", "message", "nontransactional", "commit":
 		w.queue(t, line)
+	case "show":
+		w.showSeq = f[1] == "seq"
 	case "keepalive":
 		w.queued = append(w.queued, replication.Message{WALEnd: parseLSN(t, f[1])})
 	case "ack":
@@ -212,13 +230,31 @@ func (w *world) step(t *testing.T, line string) error {
 	default:
 		t.Fatalf("unknown command %q", line)
 	}
-	if w.s == nil {
+	if w.s == nil || w.halted {
 		return nil
 	}
-	if err := w.s.receive(context.Background(), context.Background()); !errors.Is(err, errNothing) {
-		return err
+	return w.receive()
+}
+
+// receive reads until nothing is left, or until reading is halted: then it would
+// wait for a person.
+func (w *world) receive() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	core, _ := observer.New(zap.ErrorLevel)
+	w.s.log = zap.New(core, zap.Hooks(func(zapcore.Entry) error {
+		cancel()
+		return nil
+	}))
+	err := w.s.receive(context.Background(), ctx)
+	if h := w.s.readHalt.Load(); h != nil {
+		w.halted = true
+		return fmt.Errorf("halted at id=%q lsn=%X seq=%d: %w", h.ID, uint64(h.LSN), h.Seq, h.Reason)
 	}
-	return nil
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	return err
 }
 
 // TestScripts_PublishedWatermarkConfirmed plays testdata/*.txt: lines of
@@ -286,6 +322,17 @@ func frameCommit(lsn, end pglogrepl.LSN) []byte {
 	b := binary.BigEndian.AppendUint64([]byte{'C', 0}, uint64(lsn))
 	b = binary.BigEndian.AppendUint64(b, uint64(end))
 	return binary.BigEndian.AppendUint64(b, 0)
+}
+
+func frameMessage(transactional bool, prefix, content string) []byte {
+	b := []byte{'M', 0}
+	if transactional {
+		b[1] = 1
+	}
+	b = binary.BigEndian.AppendUint64(b, 0x1F0)
+	b = append(append(b, prefix...), 0)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(content)))
+	return append(b, content...)
 }
 
 func frameRelation() []byte {

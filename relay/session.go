@@ -44,6 +44,7 @@ type session struct {
 	sink      sink.Sink
 	dec       *decoder.Decoder
 	router    *route.Router
+	messages  *route.MessageRouter // nil when no logical message is asked for
 	tracker   *checkpoint.Tracker
 
 	// Of receive's goroutine alone.
@@ -112,7 +113,7 @@ func (r *Relay) runSession(ctx context.Context) (streamed bool, err error) {
 // connect opens both connections, decides whether and where to begin, and starts
 // the stream. While another instance holds the slot it stands by.
 func (r *Relay) connect(ctx context.Context) (*session, error) {
-	s := &session{r: r, log: r.log, sink: r.sink, router: r.router, nudge: make(chan struct{}, 1), dec: decoder.New()}
+	s := &session{r: r, log: r.log, sink: r.sink, router: r.router, messages: r.messageRouter, nudge: make(chan struct{}, 1), dec: decoder.New()}
 	cfg, err := r.cfg.Connect()
 	if err != nil {
 		return nil, err
@@ -170,6 +171,7 @@ func (s *session) tryStart(ctx context.Context, cfg *pgconn.Config) error {
 		Postgres: cfg, ApplicationName: s.r.cfg.ApplicationName, RuntimeParams: s.r.cfg.RuntimeParams,
 		StatusInterval: s.r.cfg.StatusInterval, SilenceTimeout: s.r.cfg.SilenceTimeout,
 		MaxMessageBytes: s.r.cfg.MaxRowBytes, OnNotice: s.onNotice,
+		MessagePrefix: s.r.messagePrefix(),
 		CoalesceReads: s.r.cfg.CoalesceReads, Naps: &s.r.naps, BeforeRead: s.beforeWait,
 	})
 	if err != nil {
@@ -244,6 +246,7 @@ func (s *session) want() preflight.Want {
 	return preflight.Want{
 		Slot: cfg.Slot, Publication: cfg.Publication, Tables: tableNames(cfg.Tables), Columns: columns,
 		ApplicationName: cfg.ApplicationName, AllowSynchronous: cfg.AllowSynchronous,
+		Messages: cfg.Messages != nil,
 	}
 }
 

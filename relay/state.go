@@ -67,6 +67,7 @@ func (r *Relay) Status() Status {
 	r.mu.Unlock()
 
 	st.DecodedTransactions, st.DecodedRows, st.DecodedBytes = r.transactions.Load(), r.rows.Load(), r.bytes.Load()
+	st.DecodedMessages, st.IgnoredMessages = r.messages.Load(), r.ignoredMessages.Load()
 	st.Reconnects = r.reconnects.Load()
 	st.ReceiveNaps = r.naps.Load()
 	if sk != nil {
@@ -114,7 +115,7 @@ func (r *Relay) judge(s *session, st *Status) {
 			st.State = StateHalted
 		}
 		h := st.Halts[0]
-		st.Reason = fmt.Sprintf("a record can never be written as it is: topic %q, id %q, transaction %s, insert %d: %v; nothing after it is confirmed",
+		st.Reason = fmt.Sprintf("a record can never be written as it is: topic %q, id %q, transaction %s, event %d: %v; nothing after it is confirmed",
 			h.Topic, h.ID, h.LSN, h.Seq, h.Reason)
 		return
 	case st.State != StateStreaming:

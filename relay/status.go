@@ -56,6 +56,8 @@ type Status struct {
 
 	DecodedTransactions uint64 `json:"decoded_transactions"`
 	DecodedRows         uint64 `json:"decoded_rows"`
+	DecodedMessages     uint64 `json:"decoded_messages"` // with the configured prefix
+	IgnoredMessages     uint64 `json:"ignored_messages"` // with it, but not transactional
 	DecodedBytes        uint64 `json:"decoded_bytes"`
 	Reconnects          uint64 `json:"reconnects"`
 	ReceiveNaps         uint64 `json:"receive_naps"` // pauses between coalesced reads

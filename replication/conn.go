@@ -37,6 +37,10 @@ type Config struct {
 	SilenceTimeout time.Duration
 	// MaxMessageBytes is the largest message that is read into memory.
 	MaxMessageBytes int64
+	// MessagePrefix asks for logical messages too (PostgreSQL 14 and newer), "" for
+	// none. The server sends those of every prefix; one with another prefix is passed
+	// over unread when it is larger than MaxMessageBytes.
+	MessagePrefix string
 	// CoalesceReads lets a busy stream be read in few large pieces, where the server
 	// is near enough for that to help.
 	CoalesceReads bool
@@ -163,6 +167,9 @@ func (c *Conn) Start(ctx context.Context, slot, publication string, lsn pglogrep
 		"proto_version '1'",
 		"publication_names " + quoteLiteral(quoteIdent(publication)),
 	}}
+	if c.cfg.MessagePrefix != "" {
+		opts.PluginArgs = append(opts.PluginArgs, "messages 'true'")
+	}
 	if err := pglogrepl.StartReplication(ctx, c.pg, quoteIdent(slot), lsn, opts); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("start streaming slot %q: %w", slot, err)

@@ -121,17 +121,26 @@ func (f *frameReader) tooLarge(typ byte, size, limit int64) error {
 	return e
 }
 
-// discard drops n bytes without reading them into memory all at once.
-func (f *frameReader) discard(n int64) error {
+// peek returns the next n bytes, which stay to be read.
+func (f *frameReader) peek(n int) ([]byte, error) {
+	if err := f.fill(n); err != nil {
+		return nil, err
+	}
+	return f.buf[f.rp : f.rp+n], nil
+}
+
+// discard drops the next n bytes without reading them into memory all at once. It
+// returns how many are left after an error.
+func (f *frameReader) discard(n int64) (left int64, err error) {
 	for n > 0 {
 		if err := f.fill(1); err != nil {
-			return err
+			return n, err
 		}
 		k := min(n, int64(f.wp-f.rp))
 		f.rp += int(k)
 		n -= k
 	}
-	return nil
+	return 0, nil
 }
 
 // shrink gives a grown buffer back when it has not been needed for a while.

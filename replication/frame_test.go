@@ -122,7 +122,7 @@ func TestFrameReader_NamesTheLSNOfATooLargeFrame(t *testing.T) {
 			t.Fatal("it was read into memory")
 		}
 	}
-	if err := f.discard(int64(len(row))); err != nil {
+	if _, err := f.discard(int64(len(row))); err != nil {
 		t.Fatal(err)
 	}
 	readAll(t, f, [][]byte{next})

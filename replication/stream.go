@@ -60,6 +60,10 @@ type Stream struct {
 	interruptMu sync.Mutex // an interrupt is made, and taken, as a whole
 	finishing   bool       // there is no Next to interrupt any more; under interruptMu
 
+	// passing is how much of a message that is passed over is not read yet; the
+	// reader's only.
+	passing int64
+
 	nudge    chan struct{} // capacity 1: a status is wanted now
 	writeMu  sync.Mutex    // one writer at a time
 	writeErr atomic.Pointer[error]
@@ -116,7 +120,7 @@ func (s *Stream) Interrupt() {
 // fails, the server is silent for too long, or Interrupt is called.
 func (s *Stream) Next() (Message, error) {
 	for {
-		typ, body, err := s.frames.next(s.cfg.MaxMessageBytes)
+		typ, body, err := s.next()
 		if err != nil {
 			return Message{}, s.readError(err)
 		}
@@ -139,6 +143,48 @@ func (s *Stream) Next() (Message, error) {
 			return Message{}, fmt.Errorf("the server sent a message of the unexpected type %q while streaming", typ)
 		}
 	}
+}
+
+// next is the next message that is not passed over.
+func (s *Stream) next() (byte, []byte, error) {
+	for {
+		if s.passing > 0 {
+			var err error
+			if s.passing, err = s.frames.discard(s.passing); err != nil {
+				return 0, nil, err
+			}
+		}
+		typ, body, err := s.frames.next(s.cfg.MaxMessageBytes)
+		if err == nil || s.cfg.MessagePrefix == "" {
+			return typ, body, err
+		}
+		var big *FrameTooLargeError
+		if !errors.As(err, &big) {
+			return 0, nil, err
+		}
+		foreign, ferr := s.foreignMessage()
+		switch {
+		case ferr != nil:
+			return 0, nil, ferr
+		case !foreign:
+			return 0, nil, err
+		}
+		s.passing = big.Size + 1
+	}
+}
+
+// foreignMessage tells whether a message that is too large to be read is a logical
+// one with another prefix. Any role can write one of any size, and it must not
+// end the stream of those who wait for others.
+func (s *Stream) foreignMessage() (bool, error) {
+	const head = msgHeader + xlogHeader + 1 + 1 + 8 // 'M', flags, LSN
+	prefix := s.cfg.MessagePrefix + "\x00"
+	b, err := s.frames.peek(head + len(prefix))
+	if err != nil {
+		return false, err
+	}
+	logical := b[0] == 'd' && b[msgHeader] == 'w' && b[msgHeader+xlogHeader] == 'M'
+	return logical && string(b[head:]) != prefix, nil
 }
 
 // readError gives a failed read its cause: an interrupt, silence, or, when the
@@ -346,11 +392,14 @@ func (s *Stream) Finish(ctx context.Context) error {
 // awaitReady reads, and drops, everything up to ReadyForQuery. What is dropped
 // was not confirmed, so it comes again.
 func (s *Stream) awaitReady() error {
+	if _, err := s.frames.discard(s.passing); err != nil {
+		return err
+	}
 	for {
 		typ, body, err := s.frames.next(s.cfg.MaxMessageBytes)
 		var big *FrameTooLargeError
 		if errors.As(err, &big) {
-			err = s.frames.discard(big.Size + 1)
+			_, err = s.frames.discard(big.Size + 1)
 		}
 		if err != nil {
 			return err

@@ -388,6 +388,75 @@ func TestStream_TooLargeRowNamesItsLSN(t *testing.T) {
 	}
 }
 
+// A logical message that nobody asked for does not end the stream, whatever its
+// size, also when reading it is interrupted in the middle.
+func TestStream_PassesOverALargeMessageOfAnotherPrefix(t *testing.T) {
+	message := func(prefix string, n int) []byte {
+		b := append([]byte{'M', 1}, make([]byte, 8)...)
+		b = append(append(b, prefix...), 0)
+		b = binary.BigEndian.AppendUint32(b, uint32(n))
+		return append(b, make([]byte, n)...)
+	}
+	more := make(chan struct{})
+	foreign := xlog(0x20, message("outbox2", 1<<20))
+	srv := &fakeServer{}
+	s := startStream(t, serve(t, srv, func(f *fakeServer) {
+		f.write(xlog(0x10, message("other", 100)))
+		f.write(xlog(0x18, message("other", 5000)))
+		f.write(foreign[:1<<19])
+		<-more
+		f.write(foreign[1<<19:])
+		f.write(xlog(0x30, []byte("row")))
+		f.write(xlog(0x40, message("outbox", 5000)))
+		f.drain()
+	}), func(c *Config) { c.MaxMessageBytes, c.MessagePrefix = 4000, "outbox" })
+	if !strings.Contains(srv.query, "messages 'true'") {
+		t.Errorf("%s", srv.query)
+	}
+	if m := next(t, s); m.WALStart != 0x10 { // a small one is the caller's to look at
+		t.Fatalf("%+v", m)
+	}
+	s.Interrupt()
+	if _, err := s.Next(); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	close(more)
+	if m := next(t, s); m.WALStart != 0x30 || string(m.Data) != "row" {
+		t.Fatalf("%+v", m)
+	}
+	_, err := s.Next()
+	var big *FrameTooLargeError
+	if !errors.As(err, &big) || big.LSN != 0x40 {
+		t.Fatal(err)
+	}
+}
+
+// What is left of a message that is passed over is not taken for another one when
+// the stream ends.
+func TestStream_FinishesWithinAMessageThatIsPassedOver(t *testing.T) {
+	big := xlog(0x20, append(append([]byte{'M', 1, 0, 0, 0, 0, 0, 0, 0, 0}, "other\x00"...), make([]byte, 1<<20)...))
+	s := startStream(t, serve(t, &fakeServer{first: big[:100]}, func(f *fakeServer) {
+		for {
+			typ, _, err := f.read()
+			if err != nil {
+				return
+			}
+			if typ == 'c' {
+				f.write(big[100:])
+				f.end()
+				f.drain()
+			}
+		}
+	}), func(c *Config) { c.MaxMessageBytes, c.MessagePrefix = 4000, "outbox" })
+	s.Interrupt() // before the first read: what came with the answer is there
+	if _, err := s.Next(); !errors.Is(err, ErrInterrupted) || s.passing != int64(len(big)-100) {
+		t.Fatalf("%v, %d bytes are to be passed over", err, s.passing)
+	}
+	if err := s.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestStream_ServerErrorsAndEndsAreTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		send []byte

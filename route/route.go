@@ -71,6 +71,7 @@ type filler struct {
 func (f *filler) fill(rec *sink.Record) (err error) {
 	b := f.b
 	rec.LSN, rec.Seq = f.tx.CommitLSN, f.seq
+	rec.ID, rec.Topic = nil, "" // those of an earlier row must not name this one
 	id, err := f.text(b.id)
 	if err != nil {
 		return err

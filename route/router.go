@@ -61,6 +61,10 @@ func Compile(tables []Table) (*Router, error) {
 	return r, nil
 }
 
+// Nothing returns a router for which no table is mapped: only logical messages
+// are published.
+func Nothing() *Router { return &Router{bound: make(map[uint32]*binding)} }
+
 // Relation binds the mapping to a table as the server described it; it must
 // hear of every decoder.KindRelation, since a table that was renamed away is
 // found by it. Tables that are not mapped are ignored. The error is of class

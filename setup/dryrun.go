@@ -70,6 +70,15 @@ func dryRun(o Options) error {
 			line("--   %s: %s", t.Name, count(t.Partitions, "partition"))
 		}
 	}
+	if o.Messages != "" {
+		line("")
+		step("Logical messages with the prefix %q are published. Every role may emit", o.Messages)
+		line("-- one, unless a superuser revokes that, in this database. From PostgreSQL 17 on")
+		line("-- both functions have a further argument, boolean.")
+		line("-- REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, text),")
+		line("--   pg_catalog.pg_logical_emit_message(boolean, text, bytea) FROM PUBLIC;")
+		line("-- GRANT EXECUTE ON FUNCTION ... TO ...;")
+	}
 	_, err := fmt.Fprint(o.Out, b.String())
 	return err
 }

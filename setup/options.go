@@ -38,6 +38,9 @@ type Options struct {
 	Slot            string
 	Publication     string
 	Tables          []catalog.TableName
+	// Messages is the prefix of the logical messages that are published; "" for none.
+	// With it there may be no table.
+	Messages string
 	// Store keeps the mark. The caller closes it. Not used by a dry run.
 	Store checkpoint.Store
 	// Out hears each step, for a person.
@@ -110,7 +113,7 @@ func (o *Options) validate() error {
 		return fault.Stopped("use 1 to 63 lower case letters, digits and underscores", "%q is no name for a slot", o.Slot)
 	case o.Publication == "" || len(o.Publication) > 63:
 		return fault.Stopped("use 1 to 63 bytes", "%q is no name for a publication", o.Publication)
-	case len(o.Tables) == 0:
+	case len(o.Tables) == 0 && o.Messages == "":
 		return fault.Stopped("configure one under outbox", "no outbox table is configured")
 	}
 	return nil

@@ -61,6 +61,7 @@ func (r *run) setup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.noteMessages()
 	return r.createTopics(ctx)
 }
 
@@ -117,7 +118,11 @@ func (r *run) ensurePublication(ctx context.Context) error {
 		}
 		return r.lacks(err, "create publication "+catalog.Ident(r.Publication), grant)
 	}
-	r.say("created publication %q for %s", r.Publication, tableList(r.Tables))
+	if len(r.Tables) == 0 {
+		r.say("created publication %q without a table, for logical messages alone", r.Publication)
+	} else {
+		r.say("created publication %q for %s", r.Publication, tableList(r.Tables))
+	}
 	return r.readPublication(ctx)
 }
 

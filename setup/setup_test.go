@@ -321,6 +321,40 @@ func TestSetup_DryRunCountsItsStepsAndListsTheTopics(t *testing.T) {
 	}
 }
 
+// Logical messages need a publication, and no table.
+func TestSetup_MessagesWithoutATable(t *testing.T) {
+	e := newEnv(t)
+	e.o.Tables, e.o.Messages = nil, "outbox"
+	e.mustSetup()
+	e.says("without a table", "created slot", "marked slot", "Any role of the database may emit one")
+	m := e.mark()
+	if len(m.Relations) != 0 || len(m.Gaps) != 0 || m.LSN == 0 || m.Publication.OID == 0 {
+		t.Errorf("mark %+v", m)
+	}
+	e.mustSetup()
+	e.says("already set up")
+	// A table that is added later is recorded with what it held.
+	e.sql(outbox, `ALTER PUBLICATION "Cdc Relay" ADD TABLE outbox`)
+	e.o.Tables = []catalog.TableName{DefaultTable}
+	e.mustSetup()
+	if m = e.mark(); len(m.Relations) != 1 || len(m.Gaps) != 1 {
+		t.Errorf("mark %+v", m)
+	}
+}
+
+func TestSetup_DryRunTellsOfMessages(t *testing.T) {
+	var out strings.Builder
+	o := Options{Slot: "s", Publication: "p", Messages: "outbox\nx", DryRun: true, Out: &out}
+	if err := Setup(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`CREATE PUBLICATION "p" WITH (publish = 'insert'`, `-- 5. Logical messages with the prefix "outbox\nx"`, "\n-- REVOKE EXECUTE ON FUNCTION"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+}
+
 func TestMigrations_AreAppliedOnce(t *testing.T) {
 	e := newEnv(t)
 	cfg, err := pgx.ParseConfig(server.DSN(e.db))

@@ -24,6 +24,8 @@ func (r *run) checkServer() error {
 	case !v.Role.Replication:
 		return fault.Stopped("ALTER ROLE "+catalog.Ident(v.Role.Name)+" REPLICATION (on Amazon RDS: GRANT rds_replication TO "+
 			catalog.Ident(v.Role.Name)+")", "role %q lacks the REPLICATION attribute, without which it can use no slot", v.Role.Name)
+	case r.Messages != "" && v.VersionNum < catalog.MessagesVersion:
+		return fault.Stopped("empty messages.prefix, or use PostgreSQL 14 or newer", "PostgreSQL %s sends no logical messages to the relay: they came with 14", v.Version)
 	case r.Failover && v.VersionNum < 170000:
 		return fault.Stopped("turn off source.failover", "PostgreSQL %s has no failover slots: they came with 17", v.Version)
 	}
@@ -156,6 +158,14 @@ func (r *run) notePublication() {
 		if pt.Columns != nil {
 			r.say("note: publication %q publishes only these columns of %s: %s", r.Publication, t, strings.Join(pt.Columns, ", "))
 		}
+	}
+}
+
+// noteMessages says what it means to publish logical messages.
+func (r *run) noteMessages() {
+	if r.Messages != "" {
+		r.say("note: logical messages with the prefix %q are published. Any role of the database may emit one, unless EXECUTE on "+
+			"pg_logical_emit_message was revoked from PUBLIC: `cdc-relay check` tells", r.Messages)
 	}
 }
 

@@ -33,7 +33,8 @@ type Record struct {
 	Timestamp int64 // milliseconds since the Unix epoch
 
 	// ID, LSN and Seq name the record to a person. LSN is the commit LSN of its
-	// transaction, Seq its ordinal (from 0) among the transaction's inserts.
+	// transaction, Seq its ordinal (from 0) among the transaction's inserts and
+	// published messages.
 	ID  []byte
 	LSN pglogrepl.LSN
 	Seq uint32

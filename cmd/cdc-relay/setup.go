@@ -153,7 +153,7 @@ func (a *app) setupOptions(cfg config.Config) setup.Options {
 	return setup.Options{
 		Connect: cfg.Source.Connect, ApplicationName: cfg.Source.ApplicationName,
 		Slot: cfg.Source.Slot, Publication: cfg.Source.Publication, Tables: tableNames(cfg),
-		Failover: cfg.Source.Failover, Out: a.out,
+		Messages: cfg.Messages.Prefix, Failover: cfg.Source.Failover, Out: a.out,
 	}
 }
 
@@ -173,6 +173,11 @@ func topicNames(cfg config.Config) []string {
 	names := slices.Clone(cfg.Kafka.Topics.Names)
 	for _, t := range cfg.Tables() {
 		if name, ok := t.FixedTopic(); ok {
+			names = append(names, name)
+		}
+	}
+	if m := cfg.LogicalMessages(); m != nil {
+		if name, ok := m.FixedTopic(); ok {
 			names = append(names, name)
 		}
 	}

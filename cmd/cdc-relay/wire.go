@@ -103,6 +103,7 @@ func relayConfig(cfg config.Config) relay.Config {
 		Connect: cfg.Source.Connect, Slot: cfg.Source.Slot, Publication: cfg.Source.Publication,
 		ApplicationName: cfg.Source.ApplicationName, AllowSynchronous: cfg.Source.AllowSynchronous,
 		Tables:         cfg.Tables(),
+		Messages:       cfg.LogicalMessages(),
 		CoalesceReads:  cfg.Source.CoalesceReads == "auto",
 		StatusInterval: cfg.Source.StatusInterval, SilenceTimeout: cfg.Source.SilenceTimeout, WatchInterval: cfg.Source.WatchInterval,
 		SaveInterval: cfg.Relay.SaveInterval, ShutdownTimeout: cfg.Relay.ShutdownTimeout, StandbyInterval: cfg.Relay.StandbyInterval,
@@ -123,8 +124,8 @@ func tableNames(cfg config.Config) []catalog.TableName {
 func checkWant(cfg config.Config) check.Want {
 	w := check.Want{
 		Preflight: preflight.Want{Slot: cfg.Source.Slot, Publication: cfg.Source.Publication, Tables: tableNames(cfg),
-			ApplicationName: cfg.Source.ApplicationName, AllowSynchronous: cfg.Source.AllowSynchronous},
-		Tables: cfg.Tables(), Topics: cfg.Kafka.Topics.Names,
+			ApplicationName: cfg.Source.ApplicationName, AllowSynchronous: cfg.Source.AllowSynchronous, Messages: cfg.LogicalMessages() != nil},
+		Tables: cfg.Tables(), Messages: cfg.LogicalMessages(), Topics: cfg.Kafka.Topics.Names,
 		Brokers: usesKafka(cfg), Publish: cfg.Sink == "kafka",
 		Partitions: cfg.Kafka.Topics.Partitions, Replication: cfg.Kafka.Topics.Replication,
 		MarkReplication: cfg.Checkpoint.Replication, MaxBatchBytes: int64(cfg.Kafka.MaxBatchBytes),
