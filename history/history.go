@@ -33,8 +33,10 @@ type Facts struct {
 	Published pglogrepl.LSN
 	Start     pglogrepl.LSN // the history slot's confirmed position: the first that can be replayed
 	Restart   pglogrepl.LSN // and from where the server keeps WAL for it
-	// Pressed is how often the slot was advanced since it is above HardMaxBytes.
-	Pressed int
+	// OverSince is since when it is above HardMaxBytes, and Pressed how often it was
+	// advanced since.
+	OverSince time.Time
+	Pressed   int
 }
 
 // Kept is the WAL that the server keeps for the history, up to what is published:
@@ -61,10 +63,14 @@ type Step struct {
 // again from the slot's restart position, so it is made rarely.
 const share = 8
 
-// presses is how often a slot above the hard limit is advanced before it is
-// dropped. The first advance may leave the restart position where it was; the next
-// one moves it, unless a transaction pins it.
-const presses = 2
+// A slot above the hard limit is pressed, which is to say advanced, before it is
+// dropped: unless a transaction pins it, its restart position follows to the last
+// record of running transactions but one. The server writes one every 15 seconds.
+const (
+	pressEvery = 15 * time.Second
+	presses    = 2              // at least
+	grace      = 3 * pressEvery // and for so long
+)
 
 // Over tells whether the server keeps more for the history than it may.
 func (w Window) Over(f Facts) bool { return w.HardMaxBytes > 0 && f.Kept() > w.HardMaxBytes }
@@ -75,14 +81,15 @@ func (w Window) Next(f Facts, s *Samples) Step {
 		return Step{}
 	}
 	to := w.target(f, s)
+	over := f.Now.Sub(f.OverSince)
 	switch {
-	case w.Over(f) && f.Pressed >= presses:
+	case w.Over(f) && f.Pressed >= presses && over >= grace:
 		return Step{Kind: Drop, Why: fmt.Sprintf("the server keeps %d bytes of WAL for it, above the hard limit of %d: "+
 			"a transaction that was open for long holds it back", f.Kept(), w.HardMaxBytes)}
-	case w.Over(f):
-		return Step{Kind: Advance, To: max(to, f.Start)} // to where it is: also that moves the restart position
 	case to > f.Start:
 		return Step{Kind: Advance, To: to}
+	case w.Over(f) && over >= time.Duration(f.Pressed)*pressEvery:
+		return Step{Kind: Advance, To: f.Start} // also that moves the restart position
 	}
 	return Step{}
 }

@@ -37,7 +37,8 @@ type historyState struct {
 	samples history.Samples
 	facts   history.Facts // of the last look; zero when there was no slot
 	end     pglogrepl.LSN // the server's, at that look
-	pressed int           // see history.Facts
+	over    time.Time     // since when the slot is above the hard limit; zero when it is not
+	pressed int           // how often it was advanced since
 	looked  bool
 	dropped uint64
 	problem string // why nothing can be replayed; "" when something can
@@ -98,7 +99,7 @@ func (r *Relay) noteHistory(server catalog.Server, main, slot catalog.Slot, exis
 	h.looked = true
 	before := h.problem
 	if h.problem = historyProblem(r.cfg.History.Slot, slot, exists, server.Database); h.problem != "" {
-		h.facts, h.pressed = history.Facts{}, 0
+		h.facts, h.over, h.pressed = history.Facts{}, time.Time{}, 0
 		switch {
 		case !exists && h.gone != "":
 			h.problem = h.gone // told when it was dropped
@@ -112,10 +113,13 @@ func (r *Relay) noteHistory(server catalog.Server, main, slot catalog.Slot, exis
 	h.end = server.CurrentLSN
 	h.facts = history.Facts{Now: time.Now(), Published: main.Confirmed, Start: slot.Confirmed, Restart: slot.Restart}
 	h.samples.Add(h.facts.Now, main.Confirmed, slot.Confirmed)
-	if !r.cfg.History.Over(h.facts) {
-		h.pressed = 0
+	switch over := r.cfg.History.Over(h.facts); {
+	case !over:
+		h.over, h.pressed = time.Time{}, 0
+	case h.over.IsZero():
+		h.over = h.facts.Now
 	}
-	h.facts.Pressed = h.pressed
+	h.facts.OverSince, h.facts.Pressed = h.over, h.pressed
 	return r.cfg.History.Next(h.facts, &h.samples)
 }
 
