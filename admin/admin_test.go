@@ -53,6 +53,7 @@ func busy(now time.Time) relay.Status {
 		LagBytes: 1000, RetainedBytes: 1050, SafeWALBytes: &safe, WatchedAt: now,
 		OldestUnacked: now.Add(-3 * time.Second), DecodedTransactions: 5, DecodedRows: 6, DecodedMessages: 61, IgnoredMessages: 62, DecodedBytes: 7, Reconnects: 2,
 		SourceErrors: map[sink.ErrorKey]uint64{{Class: fault.Retry, Code: "57P01"}: 4},
+		History:      &relay.HistoryStatus{Slot: "h", From: 60, To: 100, Since: now.Add(-time.Hour), RetainedBytes: 1060, Dropped: 1},
 		Gaps:         []checkpoint.Gap{{To: 99, Reason: "adopted", Found: now}},
 		Halts:        []sink.Refusal{{Topic: "t", ID: "i1", LSN: 90, Reason: errors.New("too large"), At: now}},
 		Lanes: []sink.LaneStatus{
@@ -116,17 +117,30 @@ cdc_relay_failing_partitions 2
 # HELP cdc_relay_halted_records Records that can never be written and hold up their topic-partition, or reading.
 # TYPE cdc_relay_halted_records gauge
 cdc_relay_halted_records 1
+# HELP cdc_relay_history_available 1 when there is a range that can be replayed, 0 when the history slot is gone or lost; missing without a history.
+# TYPE cdc_relay_history_available gauge
+cdc_relay_history_available 1
+# HELP cdc_relay_history_drops_total Times that the history slot was dropped, because more WAL was kept for it than history.hard_max_bytes.
+# TYPE cdc_relay_history_drops_total counter
+cdc_relay_history_drops_total 1
+# HELP cdc_relay_history_retained_wal_bytes WAL that the server keeps for the history slot, from its restart position to the end of WAL.
+# TYPE cdc_relay_history_retained_wal_bytes gauge
+cdc_relay_history_retained_wal_bytes 1060
+# HELP cdc_relay_history_start_timestamp_seconds All that was committed since this time can be replayed; missing while no time is known.
+# TYPE cdc_relay_history_start_timestamp_seconds gauge
+cdc_relay_history_start_timestamp_seconds 9.999964e+08
 # HELP cdc_relay_ignored_messages_total Logical messages with the configured prefix that are not transactional, and so are never published.
 # TYPE cdc_relay_ignored_messages_total counter
 cdc_relay_ignored_messages_total 62
 # HELP cdc_relay_oldest_unpublished_age_seconds Age of the oldest transaction that is not fully acked, by its commit time; 0 when there is none.
 # TYPE cdc_relay_oldest_unpublished_age_seconds gauge
 cdc_relay_oldest_unpublished_age_seconds 3
-# HELP cdc_relay_position_bytes Positions in the WAL: received, acked, durable (the saved mark), confirmed, and the server's end of WAL.
+# HELP cdc_relay_position_bytes Positions in the WAL: received, acked, durable (the saved mark), confirmed, the server's end of WAL, and history_start: from where events can be replayed.
 # TYPE cdc_relay_position_bytes gauge
 cdc_relay_position_bytes{position="acked"} 300
 cdc_relay_position_bytes{position="confirmed"} 100
 cdc_relay_position_bytes{position="durable"} 200
+cdc_relay_position_bytes{position="history_start"} 60
 cdc_relay_position_bytes{position="received"} 400
 cdc_relay_position_bytes{position="server"} 1100
 # HELP cdc_relay_ready 1 when ready, as active or as standby, else 0.
@@ -139,7 +153,8 @@ cdc_relay_topic_published_records_total{topic="u"} 3
 `
 	names := []string{"cdc_relay_confirmed_lag_bytes", "cdc_relay_decoded_messages_total", "cdc_relay_ignored_messages_total", "cdc_relay_errors_total", "cdc_relay_failing_partitions",
 		"cdc_relay_halted_records", "cdc_relay_oldest_unpublished_age_seconds", "cdc_relay_position_bytes", "cdc_relay_ready",
-		"cdc_relay_topic_published_records_total"}
+		"cdc_relay_topic_published_records_total", "cdc_relay_history_available", "cdc_relay_history_drops_total",
+		"cdc_relay_history_retained_wal_bytes", "cdc_relay_history_start_timestamp_seconds"}
 	if got := collect(t, c, names...); got != strings.TrimPrefix(want, "\n") {
 		t.Errorf("got:\n%s\nwant:%s", got, want)
 	}

@@ -102,16 +102,20 @@ var (
 	lagDesc      = desc("confirmed_lag_bytes", "WAL between the confirmed position and the server's end of WAL.")
 	retainedDesc = desc("retained_wal_bytes", "WAL that the server keeps for the slot.")
 	safeDesc     = desc("safe_wal_bytes", "WAL that can still be written before the slot is in danger of being lost; missing without a limit.")
-	positionDesc = desc("position_bytes", "Positions in the WAL: received, acked, durable (the saved mark), confirmed, and the server's end of WAL.", "position")
+	positionDesc = desc("position_bytes", "Positions in the WAL: received, acked, durable (the saved mark), confirmed, the server's end of WAL, and history_start: from where events can be replayed.", "position")
 	napsDesc     = desc("receive_naps_total", "Pauses between two reads of a busy stream; see source.coalesce_reads.")
 	reconnDesc   = desc("reconnects_total", "Times that the replication connection was made again.")
 	haltsDesc    = desc("halted_records", "Records that can never be written and hold up their topic-partition, or reading.")
 	failingDesc  = desc("failing_partitions", "Topic-partitions whose last attempt failed, or that are halted.")
+	histUpDesc   = desc("history_available", "1 when there is a range that can be replayed, 0 when the history slot is gone or lost; missing without a history.")
+	histKeptDesc = desc("history_retained_wal_bytes", "WAL that the server keeps for the history slot, from its restart position to the end of WAL.")
+	histTimeDesc = desc("history_start_timestamp_seconds", "All that was committed since this time can be replayed; missing while no time is known.")
+	histDropDesc = desc("history_drops_total", "Times that the history slot was dropped, because more WAL was kept for it than history.hard_max_bytes.")
 	gapsDesc     = desc("open_gaps", "Ranges that may never have been published, kept with the mark.")
 
 	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, messagesDesc, ignoredDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
 		requestsDesc, retriesDesc, resetsDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
-		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, gapsDesc}
+		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, gapsDesc, histUpDesc, histKeptDesc, histTimeDesc, histDropDesc}
 )
 
 // Describe implements prometheus.Collector.
@@ -169,9 +173,24 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(positionDesc, float64(lsn), name)
 		}
 	}
+	if h := s.History; h != nil {
+		c.history(h, gauge, counter)
+	}
 	gauge(haltsDesc, float64(len(s.Halts)))
 	gauge(failingDesc, float64(failing(s.Lanes)))
 	gauge(gapsDesc, float64(len(s.Gaps)))
+}
+
+func (c *collector) history(h *relay.HistoryStatus, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+	gauge(histUpDesc, oneIf(h.Problem == ""))
+	counter(histDropDesc, h.Dropped)
+	gauge(histKeptDesc, float64(h.RetainedBytes))
+	if h.From != 0 {
+		gauge(positionDesc, float64(h.From), "history_start")
+	}
+	if !h.Since.IsZero() {
+		gauge(histTimeDesc, float64(h.Since.UnixMilli())/1000)
+	}
 }
 
 func (c *collector) errors(errs map[sink.ErrorKey]uint64, side string, counter func(*prometheus.Desc, uint64, ...string)) {

@@ -38,6 +38,8 @@ type State struct {
 	BudgetBytes   int64  `json:"budget_bytes"`
 	Reconnects    uint64 `json:"reconnects"`
 
+	History *History `json:"history,omitempty"` // nil when none is kept
+
 	Gaps  []Gap  `json:"gaps,omitempty"`
 	Halts []Halt `json:"halts,omitempty"`
 	// Lanes are the topic-partitions that are failing or halted.
@@ -52,6 +54,19 @@ type Positions struct {
 	Confirmed string `json:"confirmed,omitempty"`
 	Server    string `json:"server,omitempty"`
 	Restart   string `json:"restart,omitempty"`
+}
+
+// History is the range that can be replayed.
+type History struct {
+	Slot    string `json:"slot"`
+	Problem string `json:"problem,omitempty"` // why nothing can be replayed
+	From    string `json:"from,omitempty"`
+	To      string `json:"to,omitempty"`
+	// Since: all that was committed since then is in the range; nil when no time is
+	// known yet.
+	Since         *time.Time `json:"since,omitempty"`
+	RetainedBytes int64      `json:"retained_bytes"`
+	Dropped       uint64     `json:"dropped"` // times, since the process started
 }
 
 // Gap is a range that may never have been published.
@@ -103,6 +118,12 @@ func NewState(s relay.Status, version string, now time.Time) State {
 	}
 	if !s.WatchedAt.IsZero() {
 		out.WatchedAt = &s.WatchedAt
+	}
+	if h := s.History; h != nil {
+		out.History = &History{Slot: h.Slot, Problem: h.Problem, From: lsn(h.From), To: lsn(h.To), RetainedBytes: h.RetainedBytes, Dropped: h.Dropped}
+		if !h.Since.IsZero() {
+			out.History.Since = &h.Since
+		}
 	}
 	for _, h := range s.Halts {
 		out.Halts = append(out.Halts, halt(h))

@@ -127,6 +127,22 @@ func (s *Session) AdvanceSlot(ctx context.Context, name string, lsn pglogrepl.LS
 	return pglogrepl.ParseLSN(end)
 }
 
+// CopySlotSQL is the statement by which CopySlot makes a slot.
+func CopySlotSQL(from, to string) string {
+	return "SELECT lsn FROM pg_catalog.pg_copy_logical_replication_slot(" + Literal(from) + ", " + Literal(to) + ")"
+}
+
+// CopySlot makes a slot that stands where another one stands, which may be in use,
+// and returns that position. Unlike CreateSlot it waits for nobody. The copy is
+// never a failover slot.
+func (s *Session) CopySlot(ctx context.Context, from, to string) (pglogrepl.LSN, error) {
+	var lsn string
+	if err := s.conn.QueryRow(ctx, CopySlotSQL(from, to)).Scan(&lsn); err != nil {
+		return 0, fmt.Errorf("copy slot %q to %q: %w", from, to, err)
+	}
+	return pglogrepl.ParseLSN(lsn)
+}
+
 // Blocker is a transaction that the creation of a slot has to wait for.
 type Blocker struct {
 	PID         int32  // zero: a prepared transaction

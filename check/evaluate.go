@@ -39,6 +39,7 @@ func Evaluate(w Want, f Facts) []Result {
 		r.messages(w, f)
 		r.slot(w, f)
 		r.mark(w, f)
+		r.history(w, f)
 	}
 	r.kafka(w, f)
 	return r.results

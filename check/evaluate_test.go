@@ -87,6 +87,40 @@ func TestEvaluate_NothingOfMessagesWithoutAPrefix(t *testing.T) {
 	}
 }
 
+func TestEvaluate_History(t *testing.T) {
+	slot := catalog.Slot{Name: "s_history", Plugin: "pgoutput", Type: "logical", Database: "shop", WALStatus: "reserved", Restart: 400, Confirmed: 450}
+	for _, c := range []struct {
+		name string
+		edit func(w *Want, f *Facts)
+		want Status // "" : nothing is said
+		says string
+	}{
+		{"off", func(w *Want, f *Facts) { w.History, f.HasHistory = false, false }, "", ""},
+		{"on", func(*Want, *Facts) {}, Pass, "from 0/1C2 to 0/258"},
+		{"left behind", func(w *Want, f *Facts) { w.History = false }, Warn, "without limit"},
+		{"missing", func(w *Want, f *Facts) { f.HasHistory = false }, Fail, "does not exist"},
+		{"lost", func(w *Want, f *Facts) { f.HistorySlot.WALStatus = "lost" }, Fail, "is lost"},
+		{"another plugin", func(w *Want, f *Facts) { f.HistorySlot.Plugin = "test_decoding" }, Fail, "not a logical slot of pgoutput"},
+		{"above the limit", func(w *Want, f *Facts) { w.HistoryHardMax = 500 }, Warn, "will drop it"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w, f := good()
+			w.HistorySlot, w.History, w.HistoryHardMax = "s_history", true, 1<<30
+			f.HistorySlot, f.HasHistory = slot, true
+			c.edit(&w, &f)
+			var got Result
+			for _, r := range Evaluate(w, f) {
+				if r.Name == "history slot" {
+					got = r
+				}
+			}
+			if got.Status != c.want || !strings.Contains(got.Detail, c.says) || (got.Fix == "") != (c.want == Pass || c.want == "") {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
 func TestEvaluate_FindsEachDefect(t *testing.T) {
 	column := func(f *Facts, name string) *catalog.Column {
 		for i, c := range f.Tables[outbox].Columns {

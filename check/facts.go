@@ -36,7 +36,12 @@ type Want struct {
 	Partitions, Replication int
 	MarkReplication         int
 	MaxBatchBytes           int64
-	Warnings                []string // about the configuration itself
+	// HistorySlot is looked at also where no history is kept: one that was left
+	// behind retains WAL.
+	HistorySlot    string
+	History        bool
+	HistoryHardMax int64
+	Warnings       []string // about the configuration itself
 }
 
 // topics returns the event topics whose names are known, once each.
@@ -85,6 +90,8 @@ type Facts struct {
 	Server         catalog.Server
 	Slot           catalog.Slot
 	HasSlot        bool
+	HistorySlot    catalog.Slot
+	HasHistory     bool
 	Publication    catalog.Publication
 	HasPublication bool
 	// MayFollow: the publication may have been made after the slot.
@@ -157,6 +164,11 @@ func (f *Facts) catalog(ctx context.Context, w Want, db *catalog.Session) (err e
 	}
 	if f.Slot, f.HasSlot, err = db.Slot(ctx, p.Slot); err != nil {
 		return err
+	}
+	if w.HistorySlot != "" {
+		if f.HistorySlot, f.HasHistory, err = db.Slot(ctx, w.HistorySlot); err != nil {
+			return err
+		}
 	}
 	if f.Publication, f.HasPublication, err = db.Publication(ctx, p.Publication); err != nil {
 		return err

@@ -20,6 +20,7 @@ type Config struct {
 	Kafka      Kafka      `yaml:"kafka" doc:"The Kafka cluster that receives the events."`
 	Sink       string     `yaml:"sink" default:"kafka" doc:"Where events go: kafka, or null (counts and discards them; for development and benchmarks; needs checkpoint.store: file)."`
 	Checkpoint Checkpoint `yaml:"checkpoint" doc:"Where the durable mark of what has been published is kept."`
+	History    History    `yaml:"history" doc:"A second slot that stays behind, so that cdc-relay replay can publish again what was published; off without max_bytes and max_age, see docs/replay.md."`
 	Relay      Relay      `yaml:"relay" doc:"Budgets, limits and intervals of the relay."`
 	Admin      Admin      `yaml:"admin" doc:"Health and metrics over HTTP."`
 	Log        Log        `yaml:"log" doc:"Logging, to standard error."`
@@ -133,6 +134,33 @@ type Checkpoint struct {
 	Topic       string `yaml:"topic" default:"cdc-relay-marks" doc:"Compacted topic with one partition for the marks; several relays may share it."`
 	Replication int    `yaml:"replication" default:"-1" doc:"Replication factor with which setup makes that topic; -1 takes the broker's default."`
 	File        string `yaml:"file" default:"cdc-relay.mark" doc:"File for the mark with store: file."`
+}
+
+// History says what a replay can go back to.
+type History struct {
+	MaxBytes     Bytes         `yaml:"max_bytes" default:"0" doc:"How many bytes of WAL behind what is published can be replayed at most; 0 for no such limit."`
+	MaxAge       time.Duration `yaml:"max_age" default:"0s" doc:"How far back in time at most; 0s for no such limit. With both, the shorter range counts. Times are remembered in memory: after a start more is kept, until it has run for that long."`
+	HardMaxBytes Bytes         `yaml:"hard_max_bytes" default:"0" doc:"When the server keeps more WAL than this for it, since a transaction that stays open holds it back, the history slot is dropped; 0 takes twice max_bytes. Needed with max_age alone."`
+	Slot         string        `yaml:"slot" default:"" doc:"Name of that slot; empty takes source.slot with _history behind it. setup makes it."`
+}
+
+// On tells whether a history is kept.
+func (h History) On() bool { return h.MaxBytes > 0 || h.MaxAge > 0 }
+
+// HardLimit is hard_max_bytes, or what it is when it is not given.
+func (h History) HardLimit() Bytes {
+	if h.HardMaxBytes == 0 {
+		return 2 * h.MaxBytes
+	}
+	return h.HardMaxBytes
+}
+
+// HistorySlot is the name of the history slot, also where none is kept.
+func (c Config) HistorySlot() string {
+	if c.History.Slot != "" {
+		return c.History.Slot
+	}
+	return c.Source.Slot + "_history"
 }
 
 // Relay holds budgets and limits.

@@ -44,6 +44,7 @@ func (c Config) problems() Problems {
 	v.messages(c)
 	v.kafka(c)
 	v.checkpoint(c)
+	v.history(c)
 	v.relay(c.Relay)
 	v.sizes(c)
 	if c.Admin.Listen != "" {
@@ -170,6 +171,25 @@ func (v *validator) checkpoint(c Config) {
 		v.check(c.Checkpoint.File != "", "checkpoint.file", "needed with checkpoint.store: file")
 		v.directory("checkpoint.file", c.Checkpoint.File)
 	}
+}
+
+func (v *validator) history(c Config) {
+	h := c.History
+	v.check(h.MaxAge >= 0, "history.max_age", "%s must not be negative", h.MaxAge)
+	if !h.On() {
+		v.check(h.HardMaxBytes == 0, "history.hard_max_bytes", "given without history.max_bytes or history.max_age, so that no history is kept")
+		return
+	}
+	if h.MaxBytes != 0 {
+		v.size("history.max_bytes", h.MaxBytes, 1<<20, 1<<50)
+	}
+	v.check(h.HardMaxBytes != 0 || h.MaxBytes != 0, "history.hard_max_bytes",
+		"needed with history.max_age alone: nothing else bounds the WAL that the server keeps")
+	v.check(h.HardMaxBytes == 0 || h.HardMaxBytes > h.MaxBytes && h.HardMaxBytes >= 1<<20, "history.hard_max_bytes",
+		"%s must be more than history.max_bytes, %s, and at least 1MiB; twice of it leaves room for open transactions", h.HardMaxBytes, h.MaxBytes)
+	v.check(slotName.MatchString(c.HistorySlot()), "history.slot",
+		"%q is not a slot name; use 1 to 63 of the characters a-z, 0-9 and _", c.HistorySlot())
+	v.check(c.HistorySlot() != c.Source.Slot, "history.slot", "%q is source.slot; it must be another one", h.Slot)
 }
 
 func (v *validator) relay(r Relay) {

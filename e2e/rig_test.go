@@ -29,6 +29,8 @@ type rig struct {
 	// outbox is the outbox section; the default maps every event to topic.
 	outboxYAML string
 	kafkaYAML  string
+	// historyYAML is the history section; without it no history is kept.
+	historyYAML string
 	kafkaAddr  string // where the relay finds Kafka, if not where the rig says
 }
 
@@ -97,7 +99,7 @@ func (r *rig) config() string {
   topic: %s
 relay:
   stall_timeout: 2s
-%s`, r.dsn, r.slot, r.sourceYAML, outbox, r.brokers(), r.kafkaYAML, r.marks, r.relayYAML)
+%s%s`, r.dsn, r.slot, r.sourceYAML, outbox, r.brokers(), r.kafkaYAML, r.marks, r.relayYAML, r.historyYAML)
 }
 
 // brokers is where the relay finds Kafka.

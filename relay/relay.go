@@ -49,6 +49,8 @@ type Config struct {
 	CoalesceReads   bool
 	MaxAheadTx      int
 	MaxAheadWAL     int64
+	// History is the second slot, kept a window behind; off when its window is.
+	History HistoryConfig
 	// RuntimeParams are set on the replication connection beside the forced ones:
 	// logical_decoding_work_mem, wal_sender_timeout.
 	RuntimeParams map[string]string
@@ -96,6 +98,7 @@ type Relay struct {
 	lastAcked pglogrepl.LSN // watermark of the last session
 	confirmed pglogrepl.LSN // of the last session
 	errors    map[sink.ErrorKey]uint64
+	history   historyState
 }
 
 // serverFacts are what the watching session saw last.

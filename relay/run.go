@@ -61,7 +61,7 @@ func (s *session) run(ctx context.Context) error {
 			wg.Wait()
 		}
 	}
-	endWatch := background(s.watch)
+	endWatch := background(s.watch, s.keepHistory)
 	endCommits := background(s.commit, s.guard)
 	defer context.AfterFunc(sctx, func() { s.stream.Close() })() // wakes the reader
 	pctx, stopPublishing := context.WithCancel(sctx)

@@ -15,6 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/decoder"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/history"
 	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/route"
@@ -31,7 +32,7 @@ const (
 // session is one connection to the server and all that lives as long: stream,
 // decoder, bindings of the router, tracker.
 //
-// Goroutines: receive runs in Run's goroutine; watch, commit and guard are
+// Goroutines: receive runs in Run's goroutine; watch, keepHistory, commit and guard are
 // started by stream and waited for there; the stream has its status writer.
 type session struct {
 	r       *Relay
@@ -64,6 +65,8 @@ type session struct {
 	saveError atomic.Pointer[saveFailure]
 	// checked is what watch found in order last, and at which position.
 	checked atomic.Pointer[checkedIdentities]
+
+	historyDue chan history.Step // what watch asks keepHistory to do; never closed
 
 	mark checkpoint.Mark // as saved last; commit's goroutine, later finish
 }
@@ -113,7 +116,8 @@ func (r *Relay) runSession(ctx context.Context) (streamed bool, err error) {
 // connect opens both connections, decides whether and where to begin, and starts
 // the stream. While another instance holds the slot it stands by.
 func (r *Relay) connect(ctx context.Context) (*session, error) {
-	s := &session{r: r, log: r.log, sink: r.sink, router: r.router, messages: r.messageRouter, nudge: make(chan struct{}, 1), dec: decoder.New()}
+	s := &session{r: r, log: r.log, sink: r.sink, router: r.router, messages: r.messageRouter, nudge: make(chan struct{}, 1), dec: decoder.New(),
+		historyDue: make(chan history.Step)}
 	cfg, err := r.cfg.Connect()
 	if err != nil {
 		return nil, err

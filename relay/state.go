@@ -63,6 +63,7 @@ func (r *Relay) Status() Status {
 		WatchedAt: r.server.at, SourceErrors: maps.Clone(r.errors),
 		Confirmed: max(r.confirmed, r.server.slot.Confirmed), Acked: r.lastAcked,
 	}
+	st.History = r.history.status(r.cfg.History)
 	s, sk := r.session, r.sink
 	r.mu.Unlock()
 

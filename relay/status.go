@@ -65,6 +65,8 @@ type Status struct {
 	// kind of network error).
 	SourceErrors map[sink.ErrorKey]uint64 `json:"-"`
 
+	History *HistoryStatus `json:"history,omitempty"` // nil when none is kept
+
 	Gaps  []checkpoint.Gap  `json:"gaps,omitempty"`
 	Halts []sink.Refusal    `json:"halts,omitempty"` // records that hold up their lane, or reading
 	Lanes []sink.LaneStatus `json:"lanes,omitempty"`

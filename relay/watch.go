@@ -50,6 +50,9 @@ func (s *session) watchOnce(ctx context.Context) error {
 	if err := s.watchIdentities(ctx, server); err != nil {
 		return err
 	}
+	if err := s.watchHistory(ctx, server, slot); err != nil {
+		return err
+	}
 	if err := s.stream.Failed(); err != nil {
 		return err // the reader may be waiting for the sink and not see it
 	}

@@ -152,6 +152,25 @@ func (c *Conn) Identify(ctx context.Context) (System, error) {
 // PID is the walsender's process id.
 func (c *Conn) PID() uint32 { return c.pg.PID() }
 
+// CopySlot makes a temporary slot, which ends with this connection, where another
+// slot stands, and returns that position: nothing before it can be streamed. The
+// other slot may be in use, and stays as it is.
+func (c *Conn) CopySlot(ctx context.Context, from, to string) (pglogrepl.LSN, error) {
+	sql := "SELECT lsn FROM pg_catalog.pg_copy_logical_replication_slot(" + quoteLiteral(from) + ", " + quoteLiteral(to) + ", true)"
+	results, err := c.pg.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return 0, fmt.Errorf("copy slot %q to the temporary slot %q: %w", from, to, err)
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 {
+		return 0, fmt.Errorf("copy slot %q to the temporary slot %q: the server answered with %d results", from, to, len(results))
+	}
+	lsn, err := pglogrepl.ParseLSN(string(results[0].Rows[0][0]))
+	if err != nil {
+		return 0, fmt.Errorf("copy slot %q to the temporary slot %q: position %q: %w", from, to, results[0].Rows[0][0], err)
+	}
+	return lsn, nil
+}
+
 // Start begins to stream slot's publication at lsn, or at the slot's confirmed
 // LSN where that is higher. The Stream owns the connection from then on, also
 // when Start fails.

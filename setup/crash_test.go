@@ -64,6 +64,11 @@ func (s crashSource) CreateSlot(ctx context.Context, name string, failover bool,
 	return lsn, err
 }
 
+func (s crashSource) CopySlot(ctx context.Context, from, to string) (lsn pglogrepl.LSN, err error) {
+	err = s.c.step(func() error { lsn, err = s.source.CopySlot(ctx, from, to); return err })
+	return lsn, err
+}
+
 func (s crashSource) AdvanceSlot(ctx context.Context, name string, to pglogrepl.LSN) (lsn pglogrepl.LSN, err error) {
 	err = s.c.step(func() error { lsn, err = s.source.AdvanceSlot(ctx, name, to); return err })
 	return lsn, err

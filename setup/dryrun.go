@@ -57,6 +57,11 @@ func dryRun(o Options) error {
 		line("%s;", catalog.CreateSlotSQL(0, o.Slot, false))
 	}
 	line("")
+	if o.History != "" {
+		step("The history slot, where that one stands.")
+		line("%s;", catalog.CopySlotSQL(o.Slot, o.History))
+		line("")
+	}
 	again := "cdc-relay setup" + o.Flags + " --existing-slot"
 	if len(o.Topics) == 0 {
 		step("Then `%s` saves the first mark.", again)

@@ -54,6 +54,8 @@ type Options struct {
 	ExistingSlot bool
 	// Failover makes the slot with FAILOVER (17 and newer).
 	Failover bool
+	// History is the name of the history slot, made as a copy of Slot; "" for none.
+	History string
 	// SlotTimeout bounds the creation of the slot; zero takes DefaultSlotTimeout.
 	SlotTimeout time.Duration
 	// Topics are made by CreateTopic, which changes nothing for one that exists, and
@@ -103,6 +105,7 @@ type source interface {
 	CreateSlot(ctx context.Context, name string, failover bool, timeout time.Duration) (pglogrepl.LSN, error)
 	DropSlot(context.Context, string) error
 	AdvanceSlot(context.Context, string, pglogrepl.LSN) (pglogrepl.LSN, error)
+	CopySlot(ctx context.Context, from, to string) (pglogrepl.LSN, error)
 }
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
@@ -111,6 +114,9 @@ func (o *Options) validate() error {
 	switch {
 	case !slotName.MatchString(o.Slot):
 		return fault.Stopped("use 1 to 63 lower case letters, digits and underscores", "%q is no name for a slot", o.Slot)
+	case o.History != "" && (!slotName.MatchString(o.History) || o.History == o.Slot):
+		return fault.Stopped("use 1 to 63 lower case letters, digits and underscores, and not the name of the slot itself",
+			"%q is no name for the history slot", o.History)
 	case o.Publication == "" || len(o.Publication) > 63:
 		return fault.Stopped("use 1 to 63 bytes", "%q is no name for a publication", o.Publication)
 	case len(o.Tables) == 0 && o.Messages == "":

@@ -61,6 +61,9 @@ func (r *run) setup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.ensureHistory(ctx); err != nil {
+		return err
+	}
 	r.noteMessages()
 	return r.createTopics(ctx)
 }

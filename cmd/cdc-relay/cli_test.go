@@ -85,6 +85,11 @@ func TestCLI_ExitCodes(t *testing.T) {
 		{args: []string{"adopt", "-c", away}, code: 2, stderr: "--lsn takes a position"},
 		{args: []string{"adopt", "-c", away, "--lsn", "0/0"}, code: 2, stderr: "--lsn takes a position"},
 		{args: []string{"adopt", "-c", away, "--lsn", "0/10"}, code: 1, stderr: "127.0.0.1:1"},
+		{args: []string{"replay", "-c", away}, code: 2, stderr: "--from takes the position or the time"},
+		{args: []string{"replay", "-c", away, "--from", "noon"}, code: 2, stderr: "nor a time with its zone"},
+		{args: []string{"replay", "-c", away, "--from", "0/20", "--to", "0/20"}, code: 2, stderr: "the range is empty"},
+		{args: []string{"replay", "-c", away, "--from", "0/20", "--topic", "cdc-relay-marks"}, code: 2, stderr: "holds the marks"},
+		{args: []string{"replay", "-c", away, "--from", "0/20", "--dry-run"}, code: 1, stderr: "127.0.0.1:1"},
 		{args: []string{"check", "-c", away, "--timeout", "2s"}, code: 1, stdout: "FAIL  database"},
 		{args: []string{"status", "-c", away, "--timeout", "2s"}, code: 1, stdout: "problem"},
 	} {

@@ -31,8 +31,8 @@ func (a *app) setupCommand(o *options) *cobra.Command {
 		Short: "Make what the relay needs: publication, slot and first mark",
 		Long: `Make what the relay needs, in this order: the outbox table public.outbox when it
 is configured in the default shape and missing; the publication (inserts only);
-the topic of the marks; the slot; its first mark; with --create-topics the topics
-of the events. What is there already is verified and left as it is, so that setup
+the topic of the marks; the slot; its first mark; with history.max_bytes or max_age
+the history slot; with --create-topics the topics of the events. What is there already is verified and left as it is, so that setup
 may be repeated, and finishes what a broken one began.
 
 The role needs LOGIN and REPLICATION, and for what setup makes more than run
@@ -150,11 +150,15 @@ func reach(ctx context.Context, cfg config.Config, cluster *broker.Cluster) erro
 }
 
 func (a *app) setupOptions(cfg config.Config) setup.Options {
-	return setup.Options{
+	so := setup.Options{
 		Connect: cfg.Source.Connect, ApplicationName: cfg.Source.ApplicationName,
 		Slot: cfg.Source.Slot, Publication: cfg.Source.Publication, Tables: tableNames(cfg),
 		Messages: cfg.Messages.Prefix, Failover: cfg.Source.Failover, Out: a.out,
 	}
+	if cfg.History.On() {
+		so.History = cfg.HistorySlot()
+	}
+	return so
 }
 
 // wantsDefaultTable reports whether public.outbox is configured as the migrations

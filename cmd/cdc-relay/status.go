@@ -28,6 +28,7 @@ type statusReport struct {
 	Server     *serverStatus `json:"server,omitempty"`
 	Slot       *slotStatus   `json:"slot,omitempty"`
 	Mark       *markStatus   `json:"mark,omitempty"`
+	History    *historyRange `json:"history,omitempty"` // where one is kept, or was left behind
 	LagBytes   *int64        `json:"lag_bytes"`
 	LagSeconds *float64      `json:"lag_seconds"` // only a running relay knows
 	Gaps       []admin.Gap   `json:"gaps"`
@@ -171,6 +172,7 @@ func (rep *statusReport) database(w check.Want, f check.Facts, problem func(stri
 		RetainedBytes: behind(f.Server.CurrentLSN, s.Restart), SafeWALBytes: s.SafeWALSize}
 	lag := behind(f.Server.CurrentLSN, s.Confirmed)
 	rep.LagBytes = &lag
+	rep.history(w, f)
 }
 
 // behind is how many bytes at is behind end; 0 when it is not known.
@@ -211,6 +213,7 @@ func (rep *statusReport) write(w io.Writer) error {
 		}
 		line("lag", "%s, %s", size(*rep.LagBytes), seconds)
 	}
+	rep.writeHistory(line)
 	rep.writeRelay(line)
 	for _, g := range rep.Gaps {
 		from, table := g.From, g.Table

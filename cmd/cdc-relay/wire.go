@@ -13,6 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint/filestore"
 	"github.com/cdc-relay/cdc-relay/checkpoint/kafkastore"
 	"github.com/cdc-relay/cdc-relay/config"
+	"github.com/cdc-relay/cdc-relay/history"
 	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/sink"
@@ -99,7 +100,7 @@ func relayConfig(cfg config.Config) relay.Config {
 	if v := cfg.Source.WalSenderTimeout; v > 0 {
 		params["wal_sender_timeout"] = fmt.Sprintf("%dms", v.Milliseconds())
 	}
-	return relay.Config{
+	rc := relay.Config{
 		Connect: cfg.Source.Connect, Slot: cfg.Source.Slot, Publication: cfg.Source.Publication,
 		ApplicationName: cfg.Source.ApplicationName, AllowSynchronous: cfg.Source.AllowSynchronous,
 		Tables:         cfg.Tables(),
@@ -111,6 +112,11 @@ func relayConfig(cfg config.Config) relay.Config {
 		MaxRowBytes: int64(cfg.Relay.MaxRowBytes), MaxAheadTx: cfg.Relay.MaxAheadTx, MaxAheadWAL: int64(cfg.Relay.MaxAheadWAL),
 		RuntimeParams: params,
 	}
+	if h := cfg.History; h.On() {
+		rc.History = relay.HistoryConfig{Slot: cfg.HistorySlot(), Window: history.Window{
+			MaxBytes: int64(h.MaxBytes), MaxAge: h.MaxAge, HardMaxBytes: int64(h.HardLimit())}}
+	}
+	return rc
 }
 
 func tableNames(cfg config.Config) []catalog.TableName {
@@ -129,6 +135,7 @@ func checkWant(cfg config.Config) check.Want {
 		Brokers: usesKafka(cfg), Publish: cfg.Sink == "kafka",
 		Partitions: cfg.Kafka.Topics.Partitions, Replication: cfg.Kafka.Topics.Replication,
 		MarkReplication: cfg.Checkpoint.Replication, MaxBatchBytes: int64(cfg.Kafka.MaxBatchBytes),
+		HistorySlot: cfg.HistorySlot(), History: cfg.History.On(), HistoryHardMax: int64(cfg.History.HardLimit()),
 		Warnings: cfg.Warnings(),
 	}
 	if cfg.Checkpoint.Store == "kafka" {

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/replay"
+)
+
+func TestReplay_CommandThatGoesOn(t *testing.T) {
+	at := replay.Bound{Time: time.Date(2026, 3, 1, 14, 0, 0, 0, time.UTC)}
+	for _, c := range []struct {
+		f    replayFlags
+		next replay.Bound
+		want string
+	}{
+		{replayFlags{from: "0/10"}, replay.Bound{LSN: 0x20}, "cdc-relay replay --from 0/20 --to 0/300"},
+		{replayFlags{from: "0/10", to: "2026-03-01T15:00Z", toBound: at}, at, "cdc-relay replay --from 2026-03-01T14:00:00Z --to 2026-03-01T15:00Z"},
+		{replayFlags{from: "0/10", topic: "again.{aggregatetype}", keys: []string{"it's", "b"}, ids: []string{"1"}, aggregates: []string{"order"},
+			rate: 1500.5, configFile: " --config x.yaml", set: []string{"source.slot=s", "source.password=hunter2", "source.url=postgres://u:hunter2@h/d"}},
+			replay.Bound{LSN: 0x20},
+			`cdc-relay replay --config x.yaml --set source.slot=s --set source.password=... --set source.url=... --from 0/20 --to 0/300 ` +
+				`--topic 'again.{aggregatetype}' --aggregate-type order --key 'it'\''s' --key b --id 1 --rate 1500.5`},
+		{replayFlags{from: "0/10", dryRun: true}, replay.Bound{LSN: 0x20}, "cdc-relay replay --from 0/20 --to 0/300 --dry-run"},
+	} {
+		if got := c.f.again(replay.Report{Next: c.next, To: 0x300}); got != c.want {
+			t.Errorf("got\n%s\nwant\n%s", got, c.want)
+		}
+	}
+}
+
+func TestReplay_LinesShowRatePositionAndWhatIsLeft(t *testing.T) {
+	var out strings.Builder
+	steps := []replay.Progress{
+		{},
+		{To: 0x500, Read: 0x80},
+		{From: 0x100, To: 0x500, Acked: 0x200, EventsAcked: 3000, Elapsed: 2 * time.Second},
+		{From: 0x100, To: 0x500, Acked: 0x300, EventsAcked: 4000, Elapsed: 4 * time.Second, Trouble: "topic t cannot be written"},
+	}
+	p := &replayProgress{out: &out}
+	for _, s := range steps {
+		p.show(s)
+	}
+	want := `looking for the first transaction of the range; the server has read up to 0/80
+3000 events, 1500/s, acked up to 0/200 of 0/500, 6s left
+4000 events, 500/s, acked up to 0/300 of 0/500, 4s left; topic t cannot be written
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
