@@ -190,11 +190,11 @@ func (s *Session) Unreadable(ctx context.Context, t TableName, columns []string)
 // VACUUM found; -1 when none was done.
 func (s *Session) EstimatedRows(ctx context.Context, t TableName) (int64, error) {
 	var n int64
-	err := s.conn.QueryRow(ctx, `SELECT coalesce(sum(CASE WHEN l.reltuples >= 0 THEN l.reltuples ELSE 0 END), 0)::int8
-		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		JOIN pg_class l ON l.oid = c.oid AND c.relkind <> 'p'
-			OR l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)
-		WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name).Scan(&n)
+	err := s.conn.QueryRow(ctx, `WITH t AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE n.nspname = $1 AND c.relname = $2),
+		parts AS (SELECT oid FROM t UNION SELECT p.relid::oid FROM t, pg_partition_tree(t.oid) p)
+		SELECT coalesce(sum(greatest(c.reltuples, 0)) FILTER (WHERE c.relkind <> 'p'), 0)::int8
+		FROM pg_class c JOIN parts USING (oid)`, t.Schema, t.Name).Scan(&n)
 	if err != nil {
 		return -1, fmt.Errorf("estimate the rows of table %s: %w", t, err)
 	}

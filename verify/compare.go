@@ -152,12 +152,13 @@ const checkEvery = 1 << 14
 func (c *comparer) compare(ctx context.Context, it iterator, progress func(n int64)) error {
 	var key []byte
 	g := group{time: unknownTime}
-	for n := 0; it.Next(); n++ {
+	n := 0
+	for ; it.Next(); n++ {
 		if n%checkEvery == 0 {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			progress(min(int64(n), checkEvery))
+			progress(min(int64(n), checkEvery)) // of the stretch before this one
 		}
 		if n > 0 && !bytes.Equal(key, it.Key()) {
 			if err := c.judge(key, g); err != nil {
@@ -175,9 +176,10 @@ func (c *comparer) compare(ctx context.Context, it iterator, progress func(n int
 	if err := it.Err(); err != nil {
 		return err
 	}
-	if g.rows+g.later+g.records == 0 {
+	if n == 0 {
 		return nil
 	}
+	progress(int64((n-1)%checkEvery) + 1)
 	return c.judge(key, g)
 }
 

@@ -110,6 +110,34 @@ type verifier struct {
 }
 
 func (v *verifier) run(ctx context.Context) error {
+	var before *catalog.Snapshot
+	err := v.session(ctx, func() (err error) {
+		if err := v.prepare(ctx); err != nil {
+			return err
+		}
+		if before, err = v.readTables(ctx); err != nil {
+			return err
+		}
+		w := waiter{slot: v.o.Slot, halted: v.o.Halted, say: v.o.Progress.Say, timeout: v.o.Wait,
+			find: func(ctx context.Context) (catalog.Slot, bool, error) { return v.db.Slot(ctx, v.o.Slot) }}
+		return w.until(ctx, before.LSN)
+	})
+	if err != nil {
+		return err
+	}
+	topics, err := v.readTopics(ctx)
+	if err != nil {
+		return err
+	}
+	if err := v.session(ctx, func() error { return v.readLater(ctx, before) }); err != nil {
+		return err
+	}
+	return v.compare(ctx, topics)
+}
+
+// session runs f with a connection to the database. None rests while the topics
+// are read, which may take long enough for something on the way to cut it.
+func (v *verifier) session(ctx context.Context, f func() error) error {
 	cfg, err := v.o.Connect()
 	if err != nil {
 		return err
@@ -117,27 +145,8 @@ func (v *verifier) run(ctx context.Context) error {
 	if v.db, err = catalog.Open(ctx, cfg, v.o.ApplicationName+"-verify"); err != nil {
 		return catalog.Explain(err)
 	}
-	defer func() { v.db.Close(context.WithoutCancel(ctx)) }()
-	if err := v.prepare(ctx); err != nil {
-		return catalog.Explain(err)
-	}
-	before, err := v.readTables(ctx)
-	if err != nil {
-		return catalog.Explain(err)
-	}
-	w := waiter{slot: v.o.Slot, halted: v.o.Halted, say: v.o.Progress.Say, timeout: v.o.Wait,
-		find: func(ctx context.Context) (catalog.Slot, bool, error) { return v.db.Slot(ctx, v.o.Slot) }}
-	if err := w.until(ctx, before.LSN); err != nil {
-		return catalog.Explain(err)
-	}
-	topics, err := v.readTopics(ctx)
-	if err != nil {
-		return err
-	}
-	if err := v.readLater(ctx, before); err != nil {
-		return catalog.Explain(err)
-	}
-	return v.compare(ctx, topics)
+	defer v.db.Close(context.WithoutCancel(ctx))
+	return catalog.Explain(f())
 }
 
 // prepare looks at the server and the tables.

@@ -12,6 +12,7 @@ import (
 
 const (
 	pollInterval = 200 * time.Millisecond
+	askInterval  = 2 * time.Second
 	// idleGrace is how long the slot may be without a reader: a relay that connects
 	// again, or a standby instance that takes over, is back before.
 	idleGrace = 30 * time.Second
@@ -30,7 +31,7 @@ type waiter struct {
 // until returns when the slot is confirmed up to target, or says why it will not be.
 func (w waiter) until(ctx context.Context, target pglogrepl.LSN) error {
 	deadline := time.Now().Add(w.timeout)
-	var unread time.Time // since when nobody reads the slot
+	var unread, asked time.Time // since when nobody reads the slot; when the relay was asked
 	for told := false; ; {
 		s, ok, err := w.find(ctx)
 		if err != nil {
@@ -52,7 +53,13 @@ func (w waiter) until(ctx context.Context, target pglogrepl.LSN) error {
 		} else if unread.IsZero() {
 			unread = now
 		}
-		if err := w.hopeless(ctx, s, target, now, unread, deadline); err != nil {
+		if now.Sub(asked) >= askInterval {
+			asked = now
+			if err := w.notHalted(ctx, s, target); err != nil {
+				return err
+			}
+		}
+		if err := w.hopeless(s, target, now, unread, deadline); err != nil {
 			return err
 		}
 		select {
@@ -73,11 +80,16 @@ func (w waiter) usable(s catalog.Slot, ok bool) error {
 	return nil
 }
 
-func (w waiter) hopeless(ctx context.Context, s catalog.Slot, target pglogrepl.LSN, now, unread, deadline time.Time) error {
-	if why := w.halted(ctx); why != "" {
-		return fault.Stopped("mend that first: until then rows that wait behind it cannot be told from missing ones",
-			"the relay is halted and will not get to %s (slot %q is at %s): %s", target, w.slot, s.Confirmed, why)
+func (w waiter) notHalted(ctx context.Context, s catalog.Slot, target pglogrepl.LSN) error {
+	why := w.halted(ctx)
+	if why == "" {
+		return nil
 	}
+	return fault.Stopped("mend that first: until then rows that wait behind it cannot be told from missing ones",
+		"the relay is halted and will not get to %s (slot %q is at %s): %s", target, w.slot, s.Confirmed, why)
+}
+
+func (w waiter) hopeless(s catalog.Slot, target pglogrepl.LSN, now, unread, deadline time.Time) error {
 	switch {
 	case !unread.IsZero() && now.Sub(unread) >= min(idleGrace, w.timeout):
 		return fault.Stopped("start cdc-relay run, and verify again",

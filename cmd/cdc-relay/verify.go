@@ -151,6 +151,9 @@ func (a *app) verify(ctx context.Context, cfg config.Config, vo verify.Options, 
 		vo.Found = func(found verify.Finding) error { list.Add(found); return file.write(found) }
 	}
 	report, err := verify.Run(ctx, vo)
+	if err != nil && ctx.Err() != nil {
+		return errors.New("interrupted; nothing was changed")
+	}
 	if err != nil {
 		return err
 	}
