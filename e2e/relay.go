@@ -154,6 +154,63 @@ func RunRelay(t testing.TB, timeout time.Duration, opts RelayOptions) (code int,
 	return cmd.ProcessState.ExitCode(), o.String(), e.String()
 }
 
+// Measured is a command of the relay that has ended.
+type Measured struct {
+	Code           int
+	Stdout, Stderr string
+	PeakRSS        int64 // bytes; looked at while it ran
+	Took           time.Duration
+}
+
+// MeasureRelay runs a command of the relay to its end, and measures it. interrupt, where not nil, is when to send it SIGINT:
+// it is asked, with what the command has written to standard error, until it says true.
+func MeasureRelay(t testing.TB, timeout time.Duration, opts RelayOptions, interrupt func(stderr string) bool) (m Measured) {
+	t.Helper()
+	binary := RelayBinary(t) // before the clock starts
+	dir := t.TempDir()
+	config := filepath.Join(dir, "cdc-relay.yaml")
+	if err := os.WriteFile(config, []byte(opts.Config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var files [2]*os.File
+	for i, name := range []string{"stdout", "stderr"} {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		files[i] = f
+	}
+	read := func(f *os.File) string { b, _ := os.ReadFile(f.Name()); return string(b) }
+	began := time.Now()
+	p, err := proc.Start(proc.Spec{Path: binary, Args: append([]string{opts.Command, "--config", config}, opts.Args...),
+		Env: append(cleanEnv(), opts.Env...), Dir: dir, Stdout: files[0], Stderr: files[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.KillTree()
+	for p.Alive() {
+		// Of the running process: what the kernel tells at the end has the parent's memory in it, from before the exec.
+		if rss := p.PeakRSS(); p.Alive() {
+			m.PeakRSS = max(m.PeakRSS, rss)
+		}
+		if interrupt != nil && interrupt(read(files[1])) {
+			interrupt = nil
+			_ = p.Signal(syscall.SIGINT)
+		}
+		if time.Since(began) > timeout {
+			t.Fatalf("cdc-relay %s did not end within %v:\n%s", opts.Command, timeout, read(files[1]))
+		}
+		select {
+		case <-p.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	m.Took = time.Since(began)
+	m.Code, m.Stdout, m.Stderr = p.ExitCode(), read(files[0]), read(files[1])
+	return m
+}
+
 // cleanEnv is the environment without what would change the relay's configuration.
 func cleanEnv() []string {
 	var env []string

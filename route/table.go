@@ -46,7 +46,8 @@ const (
 // String returns the table as schema.name.
 func (t Table) String() string { return t.Schema + "." + t.Name }
 
-func (t Table) idHeader() string {
+// IDHeaderName returns the name of the header that carries the id.
+func (t Table) IDHeaderName() string {
 	if t.IDHeader == "" {
 		return "id"
 	}
@@ -106,7 +107,7 @@ func (t Table) Validate() error {
 
 // headerNames returns the names of all headers, in the order of a record.
 func (t Table) headerNames() []string {
-	names := []string{t.idHeader()}
+	names := []string{t.IDHeaderName()}
 	if t.Type != "" {
 		names = append(names, t.typeHeader())
 	}
@@ -174,4 +175,20 @@ func (t Table) FixedTopic() (topic string, ok bool) {
 		return "", false
 	}
 	return t.Topic, true
+}
+
+// Identified returns the columns by which a record is found again: the id, those
+// that the topic is made of, and the timestamp, each once. They are all that
+// Route reads of a row whose other columns are NULL.
+func (t Table) Identified() []string {
+	var columns []string
+	for _, u := range t.Uses() {
+		switch u.Role {
+		case RoleID, RoleTopic, RoleTimestamp:
+			if !slices.Contains(columns, u.Column) {
+				columns = append(columns, u.Column)
+			}
+		}
+	}
+	return columns
 }

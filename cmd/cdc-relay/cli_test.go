@@ -91,6 +91,14 @@ func TestCLI_ExitCodes(t *testing.T) {
 		{args: []string{"replay", "-c", away, "--from", "0/20", "--topic", "cdc-relay-marks"}, code: 2, stderr: "holds the marks"},
 		{args: []string{"replay", "-c", away, "--from", "0/20", "--dry-run"}, code: 1, stderr: "127.0.0.1:1"},
 		{args: []string{"check", "-c", away, "--timeout", "2s"}, code: 1, stdout: "FAIL  database"},
+		{args: []string{"verify", "-c", nowhere}, code: 2, stderr: "source.database: is not set"},
+		{args: []string{"verify", "-c", away}, code: 1, stderr: "127.0.0.1:1"},
+		{args: []string{"verify", "-c", away, "--wait", "0s"}, code: 2, stderr: "--wait must be longer than 0"},
+		{args: []string{"verify", "-c", away, "--since", "yesterday"}, code: 2, stderr: "--since takes a time, as 2026-01-31T18:00:00Z"},
+		{args: []string{"verify", "-c", away, "--since", "24h"}, code: 2, stderr: "public.outbox has no column mapped as outbox[].columns.timestamp"},
+		{args: []string{"verify", "-c", away, "--since", "24h", "--until", "2020-01-01", "--set", "outbox[0].columns.timestamp=at"}, code: 2,
+			stderr: "must be later than --since"},
+		{args: []string{"verify", "-c", away, "--set", "sink=null", "--set", "checkpoint.store=file"}, code: 2, stderr: "nothing is published that could be verified"},
 		{args: []string{"status", "-c", away, "--timeout", "2s"}, code: 1, stdout: "problem"},
 	} {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {

@@ -1,0 +1,4 @@
+package catalog
+
+// EndOfRecords is for its test.
+var EndOfRecords = endOfRecords

@@ -1,0 +1,241 @@
+package verify
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Report is the outcome.
+type Report struct {
+	OK     bool `json:"ok"` // nothing is missing
+	Counts `json:"counts"`
+	// SnapshotLSN and SnapshotAt say of when the rows are.
+	SnapshotLSN string      `json:"snapshot_lsn"`
+	SnapshotAt  time.Time   `json:"snapshot_at"`
+	Since       *time.Time  `json:"since,omitempty"`
+	Until       *time.Time  `json:"until,omitempty"`
+	Tables      []string    `json:"tables"`
+	Topics      []TopicLine `json:"topics"`
+	// Notes are sentences that a person should know to read the numbers.
+	Notes        []string `json:"notes,omitempty"`
+	SpilledBytes int64    `json:"spilled_bytes"`
+	Seconds      float64  `json:"seconds"`
+
+	started time.Time
+}
+
+// TopicLine is what was read of a topic.
+type TopicLine struct {
+	Topic      string `json:"topic"`
+	Exists     bool   `json:"exists"`
+	Partitions int    `json:"partitions"`
+	Records    int64  `json:"records"` // offsets that were spanned
+	Removed    bool   `json:"old_records_removed"`
+	Compacted  bool   `json:"compacted"`
+}
+
+func newReport(o Options) *Report {
+	r := &Report{Tables: []string{}, Topics: []TopicLine{}, started: time.Now()}
+	for _, t := range o.Tables {
+		r.Tables = append(r.Tables, t.String())
+	}
+	if !o.Since.IsZero() {
+		r.Since = &o.Since
+	}
+	if !o.Until.IsZero() {
+		r.Until = &o.Until
+	}
+	return r
+}
+
+func (r *Report) note(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+func (r *Report) topic(t *Topic) {
+	_, removed := t.removedBefore()
+	r.Topics = append(r.Topics, TopicLine{Topic: t.Name, Exists: !t.Missing, Partitions: len(t.Partitions), Records: t.Records(),
+		Removed: removed, Compacted: t.Compacted})
+	switch {
+	case t.Missing:
+		r.note("topic %s does not exist", t.Name)
+	case t.SettingsErr != nil:
+		r.note("the settings of topic %s could not be read: whether it is compacted, and for how long it keeps records, is not known (%v)", t.Name, t.SettingsErr)
+	}
+}
+
+// finish draws the conclusions.
+func (r *Report) finish(spilled int64) {
+	r.SpilledBytes = spilled
+	r.Seconds = time.Since(r.started).Seconds()
+	r.OK = r.Missing == 0 && r.Unroutable == 0
+	if r.Expired+r.Compacted > 0 {
+		r.note("rows counted as expired or compacted have no record, and cannot be judged: it may have been published and removed since, or never published")
+	}
+	if r.Extra > 0 {
+		r.note("an extra record is usually one whose row was deleted after it was published; it may also be of another writer to the topic, or of a row that was changed since")
+	}
+	if r.Duplicate > 0 {
+		r.note("duplicates are allowed: a crash, a replay or a repair publishes again, with the same id")
+	}
+	if r.WithoutID > 0 {
+		r.note("records without an id header were not compared: they are of another writer to the topic, or from before outbox[].id_header was changed")
+	}
+}
+
+// List keeps the first findings of each kind, for a person.
+type List struct {
+	Limit    int
+	findings map[Kind][]Finding
+	more     map[Kind]int64
+}
+
+// Add keeps a copy, when there is room.
+func (l *List) Add(f Finding) {
+	if l.findings == nil {
+		l.findings, l.more = map[Kind][]Finding{}, map[Kind]int64{}
+	}
+	if len(l.findings[f.Kind]) >= l.Limit {
+		l.more[f.Kind]++
+		return
+	}
+	f.ID = append([]byte{}, f.ID...)
+	f.Places = append([]Place{}, f.Places...)
+	l.findings[f.Kind] = append(l.findings[f.Kind], f)
+}
+
+// WriteJSON writes report and list as JSON.
+func WriteJSON(w io.Writer, r *Report, l *List) error {
+	out := struct {
+		*Report
+		Findings []Finding `json:"findings"`
+		// NotListed is how many findings were left out, by kind.
+		NotListed map[Kind]int64 `json:"not_listed,omitempty"`
+	}{r, []Finding{}, l.more}
+	for _, k := range kinds {
+		out.Findings = append(out.Findings, l.findings[k]...)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
+}
+
+// WriteText writes report and list for a person.
+func WriteText(w io.Writer, r *Report, l *List) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name string, n int64, what string) { _, _ = fmt.Fprintf(t, "%s\t%12d\t%s\n", name, n, what) }
+	_, _ = fmt.Fprintf(t, "snapshot\tof %s at %s, %s%s\n", strings.Join(r.Tables, ", "), r.SnapshotLSN,
+		r.SnapshotAt.UTC().Format(time.DateTime+"Z"), r.rangeText())
+	for _, topic := range r.Topics {
+		_, _ = fmt.Fprintf(t, "topic\t%s\n", topic.text())
+	}
+	line("expected", r.Expected, "rows")
+	line("seen", r.Seen, "of them in the topics")
+	line("missing", r.Missing, "of them in no topic")
+	if r.Unroutable > 0 {
+		line("unroutable", r.Unroutable, "rows that can never be published as they are")
+	}
+	if r.Expired+r.Compacted > 0 {
+		line("expired", r.Expired, "cannot be judged: records as old were removed from the topic")
+		line("compacted", r.Compacted, "cannot be judged: the topic is compacted")
+	}
+	line("duplicate", r.Duplicate, "records beyond the first of their row")
+	line("extra", r.Extra, "records without a row")
+	if r.Newer > 0 {
+		line("newer", r.Newer, "records of rows committed after the snapshot, not judged")
+	}
+	if r.WithoutID > 0 {
+		line("without id", r.WithoutID, "records, not compared")
+	}
+	for _, k := range kinds {
+		for _, f := range l.findings[k] {
+			_, _ = fmt.Fprintf(t, "%s\t%s\n", k, f.text())
+		}
+		if l.more[k] > 0 {
+			_, _ = fmt.Fprintf(t, "%s\tand %d more; --out FILE lists all\n", k, l.more[k])
+		}
+	}
+	for _, n := range r.Notes {
+		_, _ = fmt.Fprintf(t, "note\t%s\n", strings.ReplaceAll(n, "\n", " "))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, r.verdict())
+	return err
+}
+
+func (r *Report) verdict() string {
+	switch {
+	case !r.OK:
+		return fmt.Sprintf("NOT COMPLETE: %d rows were never published", r.Missing+r.Unroutable)
+	case r.Expired+r.Compacted > 0:
+		return fmt.Sprintf("nothing is missing, as far as can be told: %d rows cannot be judged any more", r.Expired+r.Compacted)
+	}
+	return "complete: every row is in its topic"
+}
+
+func (r *Report) rangeText() string {
+	s := ""
+	if r.Since != nil {
+		s += ", rows since " + r.Since.UTC().Format(time.RFC3339)
+	}
+	if r.Until != nil {
+		s += ", rows until " + r.Until.UTC().Format(time.RFC3339)
+	}
+	return s
+}
+
+func (t TopicLine) text() string {
+	if !t.Exists {
+		return t.Topic + ": does not exist"
+	}
+	s := fmt.Sprintf("%s: %d partitions, %d records", t.Topic, t.Partitions, t.Records)
+	if t.Removed {
+		s += ", older ones were removed"
+	}
+	if t.Compacted {
+		s += ", compacted"
+	}
+	return s
+}
+
+// text shows a finding; an id that is not plain is quoted, so that it cannot
+// write to the terminal.
+func (f Finding) text() string {
+	id := f.IDText()
+	if q := strconv.Quote(id); q != `"`+id+`"` || id == "" {
+		id = q
+	}
+	s := "id " + id
+	if f.Topic != "" {
+		s += " in topic " + f.Topic
+	}
+	if f.Table != "" {
+		s += ", table " + f.Table
+	}
+	if !f.Time.IsZero() {
+		s += ", of " + f.Time.Format(time.RFC3339)
+	}
+	if f.Kind == Duplicate || f.Rows > 1 {
+		s += fmt.Sprintf(": %d rows, %d records", f.Rows, f.Records)
+	}
+	for i, p := range f.Places {
+		if i == 0 {
+			s += ", at "
+		} else {
+			s += ", "
+		}
+		s += fmt.Sprintf("%d@%d", p.Partition, p.Offset)
+	}
+	if f.Reason != "" {
+		s += " (" + strings.ReplaceAll(f.Reason, "\n", " ") + ")"
+	}
+	return s
+}
