@@ -158,15 +158,7 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 
 // compile makes the routers of tables and messages.
 func (r *Relay) compile() (err error) {
-	r.router = route.Nothing()
-	if len(r.cfg.Tables) > 0 || r.cfg.Messages == nil {
-		if r.router, err = route.Compile(r.cfg.Tables); err != nil {
-			return err
-		}
-	}
-	if r.cfg.Messages != nil {
-		r.messageRouter, err = route.CompileMessages(*r.cfg.Messages)
-	}
+	r.router, r.messageRouter, err = route.CompileAll(r.cfg.Tables, r.cfg.Messages)
 	return err
 }
 

@@ -64,22 +64,26 @@ func set(list []string) map[string]bool {
 
 // passes tells whether a routed row is wanted.
 func (f *filter) passes(row decoder.Row, rec *sink.Record) (bool, error) {
-	if len(f.ids) > 0 && !f.ids[string(rec.ID)] {
-		return false, nil
-	}
-	if len(f.keys) > 0 && (rec.Key == nil || !f.keys[string(rec.Key)]) {
-		return false, nil
-	}
 	if len(f.aggregates) == 0 {
-		return true, nil
+		return f.wants(rec, nil), nil
 	}
 	if f.rel != row.Relation {
 		if err := f.bind(row.Relation); err != nil {
 			return false, err
 		}
 	}
-	v := row.Values[f.index]
-	return v.Kind == decoder.Text && f.aggregates[string(v.Data)], nil
+	var aggregate []byte
+	if v := row.Values[f.index]; v.Kind == decoder.Text {
+		aggregate = v.Data
+	}
+	return f.wants(rec, aggregate), nil
+}
+
+// wants tells whether a record of an aggregate type, nil for none, is wanted.
+func (f *filter) wants(rec *sink.Record, aggregate []byte) bool {
+	return (len(f.ids) == 0 || f.ids[string(rec.ID)]) &&
+		(len(f.keys) == 0 || rec.Key != nil && f.keys[string(rec.Key)]) &&
+		(len(f.aggregates) == 0 || aggregate != nil && f.aggregates[string(aggregate)])
 }
 
 // bind finds the column with the aggregate type.

@@ -30,6 +30,7 @@ type Options struct {
 	History         string // the history slot
 	Publication     string
 	Tables          []route.Table
+	Messages        *route.Messages // logical messages that are published too; nil for none
 
 	// From is where the range begins, To where it ends: the first that is not
 	// replayed. A zero To is what the relay has published when the replay begins.
@@ -37,7 +38,7 @@ type Options struct {
 	// KnownSince: all that was committed since then is retained, as the relay says
 	// that keeps the history; zero when no relay was asked.
 	KnownSince time.Time
-	// Topic replaces the topics of all tables, by a template; "" publishes to the
+	// Topic replaces the topics of all tables and of messages, by a template; "" publishes to the
 	// original topics.
 	Topic  string
 	Filter Filter

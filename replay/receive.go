@@ -96,7 +96,9 @@ func (r *Replay) event(ctx context.Context) (done bool, err error) {
 			r.transactions.Add(1)
 			r.tracker.Load().Commit(ev.Commit.EndLSN)
 		}
-	case decoder.KindMessage, decoder.KindSkip:
+	case decoder.KindMessage:
+		return false, r.message(ctx, ev.Message)
+	case decoder.KindSkip:
 	default:
 		return false, fmt.Errorf("decoded an event of the unknown kind %d", ev.Kind)
 	}
@@ -176,6 +178,33 @@ func (r *Replay) insert(ctx context.Context, row decoder.Row) error {
 	if err != nil {
 		return err
 	}
+	return r.take(ctx, rec, wanted)
+}
+
+// message is insert for a logical message. Those that the relay ignores count in
+// no ordinal here either.
+func (r *Replay) message(ctx context.Context, m decoder.LogicalMessage) error {
+	tx := &r.tx
+	if r.messages == nil || !m.Transactional || !r.messages.Matches(m.Prefix) {
+		return nil
+	}
+	if !tx.open {
+		return fault.Stopped("report this with the server's version", "a transactional message came outside of a transaction after %s", pglogrepl.LSN(r.read.Load()))
+	}
+	seq := tx.seq
+	tx.seq++
+	if !tx.wanted {
+		return nil
+	}
+	if err := r.messages.Route(tx.Tx, seq, m, &r.rec); err != nil {
+		return r.here(err)
+	}
+	aggregate, _ := r.messages.AggregateType()
+	return r.take(ctx, &r.rec, r.filter.wants(&r.rec, aggregate))
+}
+
+// take publishes a record of the range, unless the filter leaves it out.
+func (r *Replay) take(ctx context.Context, rec *sink.Record, wanted bool) error {
 	if !wanted {
 		r.filtered.Add(1)
 		return nil

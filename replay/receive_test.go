@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -176,6 +177,52 @@ func TestReplay_FiltersAndTopic(t *testing.T) {
 			t.Errorf("%+v", rep)
 		}
 	}
+}
+
+// TestReplay_PublishesMessagesAmongRows: what the relay published, rows and logical
+// messages, with the ordinals that they had.
+func TestReplay_PublishesMessagesAmongRows(t *testing.T) {
+	for aggregate, want := range map[string]string{"": "order-1/0 user-m/1 order-2/2", "user": "user-m/1", "order": "order-1/0 order-2/2"} {
+		o := Options{From: Bound{LSN: 100}, Messages: &route.Messages{Prefix: "outbox", Topic: "outbox.event.{aggregatetype}", IDHeader: "id", TypeHeader: "type"}}
+		if aggregate != "" {
+			o.Filter.AggregateTypes = []string{aggregate}
+		}
+		s := newScript(t, o, plan{100, 900})
+		var got []string
+		s.r.sink = seqs{s.out, &got}
+		row := func(id string) decoder.Event {
+			v := func(text string) decoder.Value { return decoder.Value{Kind: decoder.Text, Data: []byte(text)} }
+			return decoder.Event{Kind: decoder.KindInsert, Row: decoder.Row{Relation: relation, Values: []decoder.Value{v(id), v("order"), v("k"), v("{}")}}}
+		}
+		message := func(prefix string, transactional bool, id string) decoder.Event {
+			return decoder.Event{Kind: decoder.KindMessage, Message: decoder.LogicalMessage{Prefix: []byte(prefix), Transactional: transactional,
+				Content: []byte(`{"id": "` + id + `", "aggregatetype": "user", "payload": 1}`)}}
+		}
+		for _, ev := range []decoder.Event{
+			{Kind: decoder.KindBegin, Begin: decoder.Begin{CommitLSN: 200}}, {Kind: decoder.KindRelation, Relation: relation},
+			row("order-1"), message("other", true, "x"), message("outbox", false, "y"), message("outbox", true, "user-m"), row("order-2"),
+			{Kind: decoder.KindCommit, Commit: decoder.Commit{CommitLSN: 200, EndLSN: 205}},
+		} {
+			s.r.ev = ev
+			if _, err := s.r.event(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("with aggregate type %q: %v, want %s", aggregate, got, want)
+		}
+	}
+}
+
+// seqs keeps ids with their ordinals.
+type seqs struct {
+	*capture
+	got *[]string
+}
+
+func (q seqs) Publish(ctx context.Context, rec *sink.Record, ack sink.Ack) error {
+	*q.got = append(*q.got, fmt.Sprintf("%s/%d", rec.ID, rec.Seq))
+	return q.capture.Publish(ctx, rec, ack)
 }
 
 func TestAggregateColumn_IsTheTopicsOrTheUsual(t *testing.T) {

@@ -39,10 +39,12 @@ var ErrInterrupted = errors.New("interrupted")
 type Replay struct {
 	o      Options
 	router *route.Router
-	dec    *decoder.Decoder
-	filter *filter
-	limit  *rate.Limiter // nil: none
-	plan   plan
+	// messages is nil when no logical message is published.
+	messages *route.MessageRouter
+	dec      *decoder.Decoder
+	filter   *filter
+	limit    *rate.Limiter // nil: none
+	plan     plan
 
 	stream *replication.Stream
 	sink   sink.Sink // nil in a dry run
@@ -76,7 +78,7 @@ type transaction struct {
 	wanted bool   // it is in the range
 	number uint64 // the tracker's
 	route.Tx
-	seq uint32 // inserts seen
+	seq uint32 // inserts and published messages seen
 }
 
 // New returns a replay that is not running yet, or why the options cannot be used.
@@ -88,15 +90,32 @@ func New(o Options) (*Replay, error) {
 			tables[i].Topic, tables[i].TopicCol = o.Topic, ""
 		}
 	}
-	router, err := route.Compile(tables)
+	router, messages, err := route.CompileAll(tables, o.messages())
 	if err != nil {
 		return nil, err
 	}
-	r := &Replay{o: o, router: router, dec: decoder.New(), filter: newFilter(o.Filter, o.Tables), began: time.Now()}
+	r := &Replay{o: o, router: router, messages: messages, dec: decoder.New(), filter: newFilter(o.Filter, o.Tables), began: time.Now()}
 	if o.Rate > 0 {
 		r.limit = rate.NewLimiter(rate.Limit(o.Rate), max(1, int(o.Rate/20)))
 	}
 	return r, nil
+}
+
+// messages are those to publish, to Topic where it is given.
+func (o Options) messages() *route.Messages {
+	if o.Messages == nil || o.Topic == "" {
+		return o.Messages
+	}
+	m := *o.Messages
+	m.Topic = o.Topic
+	return &m
+}
+
+func (r *Replay) messagePrefix() string {
+	if r.o.Messages == nil {
+		return ""
+	}
+	return r.o.Messages.Prefix
 }
 
 // Run replays. The report is valid also when it ends with an error: then
@@ -234,7 +253,7 @@ func (r *Replay) makeSlot(ctx context.Context, cfg *pgx.ConnConfig, db *catalog.
 	conn, err = replication.Connect(ctx, replication.Config{
 		Postgres: &cfg.Config, ApplicationName: r.o.ApplicationName + " (replay)", RuntimeParams: r.o.RuntimeParams,
 		StatusInterval: r.o.StatusInterval, SilenceTimeout: r.o.SilenceTimeout, MaxMessageBytes: r.o.MaxRowBytes,
-		CoalesceReads: r.o.CoalesceReads, BeforeRead: r.flush, OnNotice: r.onNotice,
+		CoalesceReads: r.o.CoalesceReads, MessagePrefix: r.messagePrefix(), BeforeRead: r.flush, OnNotice: r.onNotice,
 	})
 	if err != nil {
 		return nil, "", noRoom(err)

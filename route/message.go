@@ -138,6 +138,28 @@ func CompileMessages(m Messages) (*MessageRouter, error) {
 	return r, nil
 }
 
+// CompileAll returns the routers of tables and of logical messages. There is
+// something of either; messages may be nil, and then their router is.
+func CompileAll(tables []Table, m *Messages) (r *Router, mr *MessageRouter, err error) {
+	r = Nothing()
+	if len(tables) > 0 || m == nil {
+		if r, err = Compile(tables); err != nil {
+			return nil, nil, err
+		}
+	}
+	if m != nil {
+		mr, err = CompileMessages(*m)
+	}
+	return r, mr, err
+}
+
+// AggregateType is that of the message that was routed last; nil when its body has
+// none. It is valid as long as the record.
+func (r *MessageRouter) AggregateType() (text []byte, ok bool) {
+	text, reason := r.text(memberAggregateType)
+	return text, reason == "" && text != nil
+}
+
 // Matches tells whether messages with the prefix are to be published.
 func (r *MessageRouter) Matches(prefix []byte) bool { return string(prefix) == r.cfg.Prefix }
 

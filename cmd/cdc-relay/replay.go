@@ -157,7 +157,7 @@ func replayOptions(cfg config.Config, f replayFlags) replay.Options {
 	rc := relayConfig(cfg)
 	return replay.Options{
 		Connect: rc.Connect, ApplicationName: rc.ApplicationName, Slot: rc.Slot, History: cfg.HistorySlot(), Publication: rc.Publication,
-		Tables: rc.Tables, From: f.fromBound, To: f.toBound, Topic: f.topic, Rate: f.rate, DryRun: f.dryRun,
+		Tables: rc.Tables, Messages: rc.Messages, From: f.fromBound, To: f.toBound, Topic: f.topic, Rate: f.rate, DryRun: f.dryRun,
 		Filter:         replay.Filter{AggregateTypes: f.aggregates, Keys: f.keys, IDs: f.ids},
 		StatusInterval: rc.StatusInterval, SilenceTimeout: rc.SilenceTimeout, DrainTimeout: rc.ShutdownTimeout,
 		MaxRowBytes: rc.MaxRowBytes, CoalesceReads: rc.CoalesceReads, RuntimeParams: rc.RuntimeParams,
@@ -167,14 +167,7 @@ func replayOptions(cfg config.Config, f replayFlags) replay.Options {
 // topicsExist refuses a topic that is missing, where its name is known: the sink
 // would wait for it for ever.
 func topicsExist(ctx context.Context, cluster *broker.Cluster, o replay.Options) error {
-	for _, t := range o.Tables {
-		if o.Topic != "" {
-			t.Topic, t.TopicCol = o.Topic, ""
-		}
-		name, ok := t.FixedTopic()
-		if !ok {
-			continue
-		}
+	for _, name := range fixedTopics(o) {
 		md, err := cluster.Metadata(ctx, name)
 		if err != nil {
 			return err
@@ -184,6 +177,24 @@ func topicsExist(ctx context.Context, cluster *broker.Cluster, o replay.Options)
 		}
 	}
 	return nil
+}
+
+// fixedTopics are those whose names are known before anything is read.
+func fixedTopics(o replay.Options) (names []string) {
+	for _, t := range o.Tables {
+		if o.Topic != "" {
+			t.Topic, t.TopicCol = o.Topic, ""
+		}
+		if name, ok := t.FixedTopic(); ok {
+			names = append(names, name)
+		}
+	}
+	if m := o.Messages; m != nil && o.Topic == "" {
+		if name, ok := m.FixedTopic(); ok {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // told prints what came of a replay, and how to go on when it did not come to its
