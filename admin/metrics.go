@@ -105,11 +105,13 @@ var (
 	reconnDesc   = desc("reconnects_total", "Times that the replication connection was made again.")
 	haltsDesc    = desc("halted_records", "Records that can never be written and hold up their topic-partition, or reading.")
 	failingDesc  = desc("failing_partitions", "Topic-partitions whose last attempt failed, or that are halted.")
+	deletedDesc  = desc("retention_deleted_rows_total", "Published rows that were deleted from the outbox tables.")
+	blockedDesc  = desc("retention_blocked", "1 while retention deletes nothing because something stands in its way, else 0; the status says what.")
 	gapsDesc     = desc("open_gaps", "Ranges that may never have been published, kept with the mark.")
 
 	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
 		requestsDesc, retriesDesc, resetsDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
-		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, gapsDesc}
+		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, deletedDesc, blockedDesc, gapsDesc}
 )
 
 // Describe implements prometheus.Collector.
@@ -168,6 +170,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(haltsDesc, float64(len(s.Halts)))
 	gauge(failingDesc, float64(failing(s.Lanes)))
 	gauge(gapsDesc, float64(len(s.Gaps)))
+	if r := s.Retention; r != nil {
+		counter(deletedDesc, r.Deleted)
+		gauge(blockedDesc, oneIf(r.Blocked != ""))
+	}
 }
 
 func (c *collector) errors(errs map[sink.ErrorKey]uint64, side string, counter func(*prometheus.Desc, uint64, ...string)) {

@@ -38,6 +38,9 @@ type State struct {
 	BudgetBytes   int64  `json:"budget_bytes"`
 	Reconnects    uint64 `json:"reconnects"`
 
+	// Retention is nil when rows are kept.
+	Retention *relay.RetentionStatus `json:"retention,omitempty"`
+
 	Gaps  []Gap  `json:"gaps,omitempty"`
 	Halts []Halt `json:"halts,omitempty"`
 	// Lanes are the topic-partitions that are failing or halted.
@@ -98,8 +101,8 @@ func NewState(s relay.Status, version string, now time.Time) State {
 		},
 		LagBytes: s.LagBytes, LagSeconds: age(s.OldestUnacked, now), RetainedBytes: s.RetainedBytes, SafeWALBytes: s.SafeWALBytes,
 		Published: s.Sink.Published, InFlightBytes: s.Sink.InFlightBytes, BudgetBytes: s.Sink.BudgetBytes,
-		Reconnects: s.Reconnects,
-		Gaps:       Gaps(s.Gaps),
+		Reconnects: s.Reconnects, Retention: s.Retention,
+		Gaps: Gaps(s.Gaps),
 	}
 	if !s.WatchedAt.IsZero() {
 		out.WatchedAt = &s.WatchedAt

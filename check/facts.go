@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,7 +36,9 @@ type Want struct {
 	Partitions, Replication int
 	MarkReplication         int
 	MaxBatchBytes           int64
-	Warnings                []string // about the configuration itself
+	// AgeColumns tell a row's age, one for each of Tables; nil when rows are kept.
+	AgeColumns []string
+	Warnings   []string // about the configuration itself
 }
 
 // topics returns the event topics whose names are known, once each.
@@ -86,6 +89,8 @@ type Facts struct {
 	Tables     map[catalog.TableName]*catalog.Table // nil: it does not exist
 	Identities catalog.Identities
 	Gone       map[uint32]bool
+	// MissingPrivileges are those that retention lacks.
+	MissingPrivileges []string
 
 	StoreErr error
 	Mark     checkpoint.Mark
@@ -167,10 +172,26 @@ func (f *Facts) catalog(ctx context.Context, w Want, db *catalog.Session) (err e
 	if f.Identities, err = db.Identities(ctx, p.Publication, p.Tables); err != nil {
 		return err
 	}
+	if w.AgeColumns != nil {
+		if f.MissingPrivileges, err = db.MissingPrivileges(ctx, existing(f.Tables)); err != nil {
+			return err
+		}
+	}
 	if f.HasSlot && f.HasPublication {
 		f.MayFollow, err = db.MayFollowSlot(ctx, p.Publication, p.Slot)
 	}
 	return err
+}
+
+func existing(tables map[catalog.TableName]*catalog.Table) []catalog.TableName {
+	var names []catalog.TableName
+	for name, t := range tables {
+		if t != nil {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b catalog.TableName) int { return strings.Compare(a.String(), b.String()) })
+	return names
 }
 
 // mayHaveMark is false when it is known that there is no mark, or that it cannot

@@ -43,6 +43,7 @@ func (c Config) problems() Problems {
 	v.outbox(c)
 	v.kafka(c)
 	v.checkpoint(c)
+	v.retention(c)
 	v.relay(c.Relay)
 	v.sizes(c)
 	if c.Admin.Listen != "" {

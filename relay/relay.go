@@ -48,6 +48,7 @@ type Config struct {
 	CoalesceReads   bool
 	MaxAheadTx      int
 	MaxAheadWAL     int64
+	Retention       Retention
 	// RuntimeParams are set on the replication connection beside the forced ones:
 	// logical_decoding_work_mem, wal_sender_timeout.
 	RuntimeParams map[string]string
@@ -82,6 +83,7 @@ type Relay struct {
 	known preflight.Known
 
 	transactions, rows, bytes, reconnects, naps atomic.Uint64
+	deleted                                     atomic.Uint64 // rows, by retention
 
 	mu        sync.Mutex // guards what follows
 	state     State
@@ -93,6 +95,8 @@ type Relay struct {
 	lastAcked pglogrepl.LSN // watermark of the last session
 	confirmed pglogrepl.LSN // of the last session
 	errors    map[sink.ErrorKey]uint64
+	// retentionBlocked is why no row is deleted.
+	retentionBlocked string
 }
 
 // serverFacts are what the watching session saw last.

@@ -51,6 +51,13 @@ func (r *Relay) noteMark(m checkpoint.Mark) {
 	r.lastMark = m
 }
 
+// gaps are the open gaps, by the mark that is saved.
+func (r *Relay) gaps() []checkpoint.Gap {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lastMark.Gaps
+}
+
 // Status returns a snapshot.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
@@ -62,6 +69,9 @@ func (r *Relay) Status() Status {
 		ServerLSN: r.server.current, RestartLSN: r.server.slot.Restart, SafeWALBytes: r.server.slot.SafeWALSize,
 		WatchedAt: r.server.at, SourceErrors: maps.Clone(r.errors),
 		Confirmed: max(r.confirmed, r.server.slot.Confirmed), Acked: r.lastAcked,
+	}
+	if r.cfg.Retention.After > 0 {
+		st.Retention = &RetentionStatus{Deleted: r.deleted.Load(), Blocked: r.retentionBlocked}
 	}
 	s, sk := r.session, r.sink
 	r.mu.Unlock()

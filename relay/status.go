@@ -63,6 +63,9 @@ type Status struct {
 	// kind of network error).
 	SourceErrors map[sink.ErrorKey]uint64 `json:"-"`
 
+	// Retention is nil when rows are kept.
+	Retention *RetentionStatus `json:"retention,omitempty"`
+
 	Gaps  []checkpoint.Gap  `json:"gaps,omitempty"`
 	Halts []sink.Refusal    `json:"halts,omitempty"` // records that hold up their lane, or reading
 	Lanes []sink.LaneStatus `json:"lanes,omitempty"`
