@@ -37,7 +37,21 @@ type AgedTable struct {
 	// older is the condition that a row is older than $1 microseconds, by the server's
 	// clock.
 	older string
+	root  uint32 // OID of a partitioned table, else 0
 }
+
+// born lists, of the partitioned table with OID %d and what is below it, those that
+// were made as partitions. What was a table by itself and attached later may hold
+// rows that never were in the publication. Both are told by the transactions that
+// wrote the entries in the catalogs: of a table's system column, which nothing
+// changes afterwards, and of its place in the tree. (Rows put into a table that is
+// made and attached in one transaction are not told from others.)
+const born = `WITH RECURSIVE tree(oid, born) AS (
+		SELECT %d::oid, true
+		UNION ALL
+		SELECT i.inhrelid, t.born AND i.xmin = a.xmin FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+		JOIN pg_attribute a ON a.attrelid = i.inhrelid AND a.attname = 'ctid' AND a.attnum < 0)
+	SELECT oid FROM tree WHERE born`
 
 // AgedTable looks up a table and its column. The column is a timestamptz, a
 // timestamp or date in UTC, or an integer of milliseconds since 1970.
@@ -55,7 +69,7 @@ func (s *Session) AgedTable(ctx context.Context, t TableName, column string) (Ag
 	}
 	a := AgedTable{TableName: t, from: "ONLY " + t.SQL()}
 	if table.Kind == KindPartitioned {
-		a.from = t.SQL()
+		a.from, a.root = t.SQL(), table.OID
 	}
 	const cutoff = "now() - $1::bigint * interval '1 microsecond'"
 	switch c.BaseTypeOID {
@@ -71,10 +85,33 @@ func (s *Session) AgedTable(ctx context.Context, t TableName, column string) (Ag
 	return a, nil
 }
 
-// OldRows returns up to limit rows that are visible now and older than age. It
-// needs SELECT on the table.
+// AttachedPartitions returns the names of the partitions whose rows OldRows leaves
+// out, since they were attached and may hold rows that were never published.
+func (s *Session) AttachedPartitions(ctx context.Context, t AgedTable) ([]string, error) {
+	if t.root == 0 {
+		return nil, nil
+	}
+	rows, err := s.conn.Query(ctx, `SELECT n.nspname || '.' || c.relname FROM pg_partition_tree($1::oid::regclass) p
+		JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE p.isleaf AND c.relkind <> 'p' AND c.oid NOT IN (`+fmt.Sprintf(born, t.root)+`) ORDER BY 1`, t.root)
+	if err != nil {
+		return nil, fmt.Errorf("look for attached partitions of %s: %w", t, err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for attached partitions of %s: %w", t, err)
+	}
+	return names, nil
+}
+
+// OldRows returns up to limit rows that are visible now and older than age, not
+// those in AttachedPartitions. It needs SELECT on the table.
 func (s *Session) OldRows(ctx context.Context, t AgedTable, age time.Duration, limit int) ([]RowVersion, error) {
-	rows, err := s.conn.Query(ctx, fmt.Sprintf("SELECT tableoid, ctid::text, xmin::text FROM %s WHERE %s LIMIT %d", t.from, t.older, limit), age.Microseconds())
+	where := t.older
+	if t.root != 0 { // in the same statement: what is attached meanwhile is in neither
+		where += " AND tableoid IN (" + fmt.Sprintf(born, t.root) + ")"
+	}
+	rows, err := s.conn.Query(ctx, fmt.Sprintf("SELECT tableoid, ctid::text, xmin::text FROM %s WHERE %s LIMIT %d", t.from, where, limit), age.Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("look for old rows in %s: %w", t, err)
 	}

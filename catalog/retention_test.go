@@ -46,6 +46,30 @@ func TestRetention_DeletesTheVersionsThatWereReadAndNoOther(t *testing.T) {
 	}
 }
 
+// Rows of a table that was attached were never published, or may not have been.
+func TestRetention_LeavesAttachedPartitionsAlone(t *testing.T) {
+	db := database(t, "CREATE TABLE o (id int, at timestamptz) PARTITION BY RANGE (id)",
+		"CREATE TABLE own PARTITION OF o FOR VALUES FROM (0) TO (10)",
+		"CREATE TABLE attached (id int, at timestamptz)", "INSERT INTO attached VALUES (11, now() - interval '1 year')",
+		"ALTER TABLE o ATTACH PARTITION attached FOR VALUES FROM (10) TO (20)",
+		"CREATE TABLE below (id int, at timestamptz) PARTITION BY RANGE (id)",
+		"CREATE TABLE below_own PARTITION OF below FOR VALUES FROM (20) TO (30)", "INSERT INTO below VALUES (21, now() - interval '1 year')",
+		"ALTER TABLE o ATTACH PARTITION below FOR VALUES FROM (20) TO (30)",
+		"CREATE TABLE again PARTITION OF o FOR VALUES FROM (30) TO (40)", "ALTER TABLE o DETACH PARTITION again",
+		"INSERT INTO again VALUES (31, now() - interval '1 year')", "ALTER TABLE o ATTACH PARTITION again FOR VALUES FROM (30) TO (40)",
+		"INSERT INTO o SELECT n, now() - interval '1 year' FROM unnest('{1, 2, 12, 22, 32}'::int[]) n",
+		"CREATE ROLE other", "ALTER TABLE own OWNER TO other", "ALTER TABLE own RENAME TO renamed", "ALTER TABLE o ADD more text", "VACUUM FREEZE", "VACUUM FULL pg_attribute", "VACUUM FULL pg_inherits")
+	s := open(t, server.DSN(db))
+	o := must[catalog.AgedTable](t)(s.AgedTable(t.Context(), catalog.TableName{Schema: "public", Name: "o"}, "at"))
+	if rows := must[[]catalog.RowVersion](t)(s.OldRows(t.Context(), o, time.Hour, 100)); len(rows) != 2 {
+		t.Errorf("%d rows may be deleted, want the 2 of the table that was made as a partition", len(rows))
+	}
+	names := must[[]string](t)(s.AttachedPartitions(t.Context(), o))
+	if want := []string{"public.again", "public.attached", "public.below_own"}; !slices.Equal(names, want) {
+		t.Errorf("attached: %q, want %q", names, want)
+	}
+}
+
 func TestRetention_NamesWhatIsWrong(t *testing.T) {
 	db := database(t, "CREATE TABLE o (id int, at text)", "CREATE ROLE reader LOGIN", "GRANT SELECT ON o TO reader")
 	s := open(t, server.DSN(db))

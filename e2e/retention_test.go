@@ -106,7 +106,7 @@ func (r *rig) retentionIsHeldUp(t testing.TB) bool {
 	r.pg.Exec(t, "INSERT INTO outbox (id, created_at) VALUES ('left-out', now() - interval '1 day')")
 	relay := r.startReady(t)
 	defer relay.Kill()
-	relay.WaitLog(t, 20*time.Second, "no published row is deleted")
+	relay.WaitLog(t, 20*time.Second, "published rows are not deleted")
 	time.Sleep(time.Second)
 	_, check, _ := r.command(t, "check")
 	return r.pg.Query(t, "SELECT count(*) FROM outbox WHERE id = 'left-out'") == "1" && strings.Contains(check, "row filter")

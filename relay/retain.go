@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -60,7 +61,7 @@ func (s *session) retain(ctx context.Context) error {
 		}
 		s.r.noteRetention(err)
 		wait := cfg.Interval
-		if more && err == nil {
+		if more {
 			wait = cfg.Pause
 		}
 		select {
@@ -88,6 +89,7 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 		return false, catalog.Explain(fmt.Errorf("connect to the database: %w", err))
 	}
 	defer c.Close(ctx)
+	var attached []string
 	for i, name := range tableNames(s.r.cfg.Tables) {
 		t, err := c.AgedTable(ctx, name, s.r.cfg.Retention.Columns[i])
 		if err != nil {
@@ -98,6 +100,14 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 		more = more || full
+		names, err := c.AttachedPartitions(ctx, t)
+		if err != nil {
+			return false, err
+		}
+		attached = append(attached, names...)
+	}
+	if len(attached) > 0 {
+		return more, errBlocked(fmt.Sprintf("of partitions that were attached, and not made as partitions, no row is deleted, since they may hold rows that were never published: %s", strings.Join(attached, ", ")))
 	}
 	return more, nil
 }
@@ -225,7 +235,7 @@ func (r *Relay) noteRetention(err error) {
 	case err == nil:
 		r.log.Info("published rows are deleted again")
 	case errors.As(err, &blocked):
-		r.log.Warn("no published row is deleted: "+why, zap.Duration("next_attempt", r.cfg.Retention.Interval))
+		r.log.Warn("published rows are not deleted: "+why, zap.Duration("next_attempt", r.cfg.Retention.Interval))
 	default:
 		r.log.Warn("deleting published rows failed; trying again", zap.Error(err), zap.Duration("next_attempt", r.cfg.Retention.Interval))
 	}
