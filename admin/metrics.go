@@ -111,11 +111,13 @@ var (
 	histKeptDesc = desc("history_retained_wal_bytes", "WAL that the server keeps for the history slot, from its restart position to the end of WAL.")
 	histTimeDesc = desc("history_start_timestamp_seconds", "All that was committed since this time can be replayed; missing while no time is known.")
 	histDropDesc = desc("history_drops_total", "Times that the history slot was dropped, because more WAL was kept for it than history.hard_max_bytes.")
+	deletedDesc  = desc("retention_deleted_rows_total", "Published rows that were deleted from the outbox tables.")
+	blockedDesc  = desc("retention_blocked", "1 while retention deletes nothing because something stands in its way, else 0; the status says what.")
 	gapsDesc     = desc("open_gaps", "Ranges that may never have been published, kept with the mark.")
 
 	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, messagesDesc, ignoredDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
 		requestsDesc, retriesDesc, resetsDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
-		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, gapsDesc, histUpDesc, histKeptDesc, histTimeDesc, histDropDesc}
+		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, deletedDesc, blockedDesc, gapsDesc, histUpDesc, histKeptDesc, histTimeDesc, histDropDesc}
 )
 
 // Describe implements prometheus.Collector.
@@ -179,6 +181,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(haltsDesc, float64(len(s.Halts)))
 	gauge(failingDesc, float64(failing(s.Lanes)))
 	gauge(gapsDesc, float64(len(s.Gaps)))
+	if r := s.Retention; r != nil {
+		counter(deletedDesc, r.Deleted)
+		gauge(blockedDesc, oneIf(r.Blocked != ""))
+	}
 }
 
 func (c *collector) history(h *relay.HistoryStatus, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {

@@ -39,6 +39,8 @@ type State struct {
 	Reconnects    uint64 `json:"reconnects"`
 
 	History *History `json:"history,omitempty"` // nil when none is kept
+	// Retention is nil when rows are kept.
+	Retention *relay.RetentionStatus `json:"retention,omitempty"`
 
 	Gaps  []Gap  `json:"gaps,omitempty"`
 	Halts []Halt `json:"halts,omitempty"`
@@ -113,8 +115,8 @@ func NewState(s relay.Status, version string, now time.Time) State {
 		},
 		LagBytes: s.LagBytes, LagSeconds: age(s.OldestUnacked, now), RetainedBytes: s.RetainedBytes, SafeWALBytes: s.SafeWALBytes,
 		Published: s.Sink.Published, InFlightBytes: s.Sink.InFlightBytes, BudgetBytes: s.Sink.BudgetBytes,
-		Reconnects: s.Reconnects,
-		Gaps:       Gaps(s.Gaps),
+		Reconnects: s.Reconnects, Retention: s.Retention,
+		Gaps: Gaps(s.Gaps),
 	}
 	if !s.WatchedAt.IsZero() {
 		out.WatchedAt = &s.WatchedAt

@@ -40,6 +40,7 @@ func Evaluate(w Want, f Facts) []Result {
 		r.slot(w, f)
 		r.mark(w, f)
 		r.history(w, f)
+		r.retention(w, f)
 	}
 	r.kafka(w, f)
 	return r.results

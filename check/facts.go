@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +42,9 @@ type Want struct {
 	HistorySlot    string
 	History        bool
 	HistoryHardMax int64
-	Warnings       []string // about the configuration itself
+	// AgeColumns tell a row's age, one for each of Tables; nil when rows are kept.
+	AgeColumns []string
+	Warnings   []string // about the configuration itself
 }
 
 // topics returns the event topics whose names are known, once each.
@@ -101,6 +104,8 @@ type Facts struct {
 	Gone       map[uint32]bool
 	// Emitters may emit logical messages; not set where none are published.
 	Emitters catalog.MessageEmitters
+	// MissingPrivileges are those that retention lacks.
+	MissingPrivileges []string
 
 	StoreErr error
 	Mark     checkpoint.Mark
@@ -192,10 +197,26 @@ func (f *Facts) catalog(ctx context.Context, w Want, db *catalog.Session) (err e
 			return err
 		}
 	}
+	if w.AgeColumns != nil {
+		if f.MissingPrivileges, err = db.MissingPrivileges(ctx, existing(f.Tables)); err != nil {
+			return err
+		}
+	}
 	if f.HasSlot && f.HasPublication {
 		f.MayFollow, err = db.MayFollowSlot(ctx, p.Publication, p.Slot)
 	}
 	return err
+}
+
+func existing(tables map[catalog.TableName]*catalog.Table) []catalog.TableName {
+	var names []catalog.TableName
+	for name, t := range tables {
+		if t != nil {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b catalog.TableName) int { return strings.Compare(a.String(), b.String()) })
+	return names
 }
 
 // mayHaveMark is false when it is known that there is no mark, or that it cannot

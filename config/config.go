@@ -21,6 +21,7 @@ type Config struct {
 	Sink       string     `yaml:"sink" default:"kafka" doc:"Where events go: kafka, or null (counts and discards them; for development and benchmarks; needs checkpoint.store: file)."`
 	Checkpoint Checkpoint `yaml:"checkpoint" doc:"Where the durable mark of what has been published is kept."`
 	History    History    `yaml:"history" doc:"A second slot that stays behind, so that cdc-relay replay can publish again what was published; off without max_bytes and max_age, see docs/replay.md."`
+	Retention  Retention  `yaml:"retention" doc:"What becomes of published rows in the outbox tables; see docs/retention.md."`
 	Relay      Relay      `yaml:"relay" doc:"Budgets, limits and intervals of the relay."`
 	Admin      Admin      `yaml:"admin" doc:"Health and metrics over HTTP."`
 	Log        Log        `yaml:"log" doc:"Logging, to standard error."`
@@ -161,6 +162,17 @@ func (c Config) HistorySlot() string {
 		return c.History.Slot
 	}
 	return c.Source.Slot + "_history"
+}
+
+// Retention says what becomes of published rows.
+type Retention struct {
+	Mode        string        `yaml:"mode" default:"none" doc:"none: rows stay. delete: published rows are deleted; the role needs SELECT and DELETE on the outbox tables."`
+	After       time.Duration `yaml:"after" default:"24h" doc:"Age from which a published row is deleted, by the server's clock."`
+	Column      string        `yaml:"column" default:"" doc:"Column of each outbox table that tells a row's age (timestamptz, timestamp or date as UTC, or integer milliseconds), best with an index; empty string for columns.timestamp of the table."`
+	Interval    time.Duration `yaml:"interval" default:"1m" doc:"Pause between two rounds when little is left to delete."`
+	BatchRows   int           `yaml:"batch_rows" default:"1000" doc:"Rows of one DELETE."`
+	BatchPause  time.Duration `yaml:"batch_pause" default:"100ms" doc:"Pause after each DELETE."`
+	LockTimeout time.Duration `yaml:"lock_timeout" default:"1s" doc:"How long a DELETE waits for a row that somebody else has locked; the round then ends, and the rows stay until the next."`
 }
 
 // Relay holds budgets and limits.

@@ -45,6 +45,7 @@ func (c Config) problems() Problems {
 	v.kafka(c)
 	v.checkpoint(c)
 	v.history(c)
+	v.retention(c)
 	v.relay(c.Relay)
 	v.sizes(c)
 	if c.Admin.Listen != "" {

@@ -50,7 +50,8 @@ type Config struct {
 	MaxAheadTx      int
 	MaxAheadWAL     int64
 	// History is the second slot, kept a window behind; off when its window is.
-	History HistoryConfig
+	History   HistoryConfig
+	Retention Retention
 	// RuntimeParams are set on the replication connection beside the forced ones:
 	// logical_decoding_work_mem, wal_sender_timeout.
 	RuntimeParams map[string]string
@@ -87,6 +88,7 @@ type Relay struct {
 	known preflight.Known
 
 	transactions, rows, messages, ignoredMessages, bytes, reconnects, naps atomic.Uint64
+	deleted                                                                atomic.Uint64 // rows, by retention
 
 	mu        sync.Mutex // guards what follows
 	state     State
@@ -99,6 +101,8 @@ type Relay struct {
 	confirmed pglogrepl.LSN // of the last session
 	errors    map[sink.ErrorKey]uint64
 	history   historyState
+	// retentionBlocked is why no row is deleted.
+	retentionBlocked string
 }
 
 // serverFacts are what the watching session saw last.

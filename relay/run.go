@@ -62,7 +62,7 @@ func (s *session) run(ctx context.Context) error {
 		}
 	}
 	endWatch := background(s.watch, s.keepHistory)
-	endCommits := background(s.commit, s.guard)
+	endCommits := background(s.commit, s.guard, s.retain)
 	defer context.AfterFunc(sctx, func() { s.stream.Close() })() // wakes the reader
 	pctx, stopPublishing := context.WithCancel(sctx)
 	defer stopPublishing()

@@ -32,7 +32,7 @@ const (
 // session is one connection to the server and all that lives as long: stream,
 // decoder, bindings of the router, tracker.
 //
-// Goroutines: receive runs in Run's goroutine; watch, keepHistory, commit and guard are
+// Goroutines: receive runs in Run's goroutine; watch, keepHistory, commit, guard and retain are
 // started by stream and waited for there; the stream has its status writer.
 type session struct {
 	r       *Relay

@@ -51,6 +51,13 @@ func (r *Relay) noteMark(m checkpoint.Mark) {
 	r.lastMark = m
 }
 
+// gaps are the open gaps, by the mark that is saved.
+func (r *Relay) gaps() []checkpoint.Gap {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lastMark.Gaps
+}
+
 // Status returns a snapshot.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
@@ -64,6 +71,9 @@ func (r *Relay) Status() Status {
 		Confirmed: max(r.confirmed, r.server.slot.Confirmed), Acked: r.lastAcked,
 	}
 	st.History = r.history.status(r.cfg.History)
+	if r.cfg.Retention.After > 0 {
+		st.Retention = &RetentionStatus{Deleted: r.deleted.Load(), Blocked: r.retentionBlocked}
+	}
 	s, sk := r.session, r.sink
 	r.mu.Unlock()
 

@@ -66,6 +66,8 @@ type Status struct {
 	SourceErrors map[sink.ErrorKey]uint64 `json:"-"`
 
 	History *HistoryStatus `json:"history,omitempty"` // nil when none is kept
+	// Retention is nil when rows are kept.
+	Retention *RetentionStatus `json:"retention,omitempty"`
 
 	Gaps  []checkpoint.Gap  `json:"gaps,omitempty"`
 	Halts []sink.Refusal    `json:"halts,omitempty"` // records that hold up their lane, or reading

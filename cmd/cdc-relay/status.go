@@ -246,6 +246,12 @@ func (rep *statusReport) writeRelay(line func(name, format string, args ...any))
 	line("relay", "%s since %s, %s", s.State, s.Since.UTC().Format(time.DateTime+"Z"), ready)
 	line("positions", "received %s, acked %s, durable %s, confirmed %s", known(s.Positions.Received), known(s.Positions.Acked),
 		known(s.Positions.Durable), known(s.Positions.Confirmed))
+	if r := s.Retention; r != nil {
+		line("retention", "%d published rows deleted since the start", r.Deleted)
+		if r.Blocked != "" {
+			line("retention is held up", "%s", r.Blocked)
+		}
+	}
 	for _, h := range s.Halts {
 		line("halted", "topic %s, partition %d, id %s, at %s: %s", h.Topic, h.Partition, h.ID, h.LSN, h.Reason)
 	}

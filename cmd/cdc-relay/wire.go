@@ -110,13 +110,22 @@ func relayConfig(cfg config.Config) relay.Config {
 		SaveInterval: cfg.Relay.SaveInterval, ShutdownTimeout: cfg.Relay.ShutdownTimeout, StandbyInterval: cfg.Relay.StandbyInterval,
 		ReconnectMin: cfg.Relay.ReconnectMin, ReconnectMax: cfg.Relay.ReconnectMax, StallTimeout: cfg.Relay.StallTimeout,
 		MaxRowBytes: int64(cfg.Relay.MaxRowBytes), MaxAheadTx: cfg.Relay.MaxAheadTx, MaxAheadWAL: int64(cfg.Relay.MaxAheadWAL),
-		RuntimeParams: params,
+		RuntimeParams: params, Retention: retention(cfg),
 	}
 	if h := cfg.History; h.On() {
 		rc.History = relay.HistoryConfig{Slot: cfg.HistorySlot(), Window: history.Window{
 			MaxBytes: int64(h.MaxBytes), MaxAge: h.MaxAge, HardMaxBytes: int64(h.HardLimit())}}
 	}
 	return rc
+}
+
+func retention(cfg config.Config) relay.Retention {
+	r := cfg.Retention
+	if r.Mode != "delete" {
+		return relay.Retention{}
+	}
+	return relay.Retention{After: r.After, Interval: r.Interval, BatchRows: r.BatchRows, Pause: r.BatchPause,
+		LockTimeout: r.LockTimeout, Columns: cfg.AgeColumns()}
 }
 
 func tableNames(cfg config.Config) []catalog.TableName {
@@ -137,6 +146,9 @@ func checkWant(cfg config.Config) check.Want {
 		MarkReplication: cfg.Checkpoint.Replication, MaxBatchBytes: int64(cfg.Kafka.MaxBatchBytes),
 		HistorySlot: cfg.HistorySlot(), History: cfg.History.On(), HistoryHardMax: int64(cfg.History.HardLimit()),
 		Warnings: cfg.Warnings(),
+	}
+	if cfg.Retention.Mode == "delete" {
+		w.AgeColumns = cfg.AgeColumns()
 	}
 	if cfg.Checkpoint.Store == "kafka" {
 		w.MarkTopic = cfg.Checkpoint.Topic
