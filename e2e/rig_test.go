@@ -31,7 +31,7 @@ type rig struct {
 	kafkaYAML  string
 	// historyYAML is the history section; without it no history is kept.
 	historyYAML string
-	kafkaAddr  string // where the relay finds Kafka, if not where the rig says
+	kafkaAddr   string // where the relay finds Kafka, if not where the rig says
 }
 
 type rigOptions struct {
