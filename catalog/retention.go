@@ -147,35 +147,11 @@ func (s *Session) DeleteOld(ctx context.Context, t AgedTable, age time.Duration,
 	return deleted, nil
 }
 
-// WrittenLSN returns a position that is not below the commit record of any
-// transaction whose rows this session has seen. The insert position is needed,
-// since with synchronous_commit = off a row is visible before its commit record is
-// written out.
+// WrittenLSN returns a position at or after the end of every transaction whose rows
+// this session has seen.
 func (s *Session) WrittenLSN(ctx context.Context) (pglogrepl.LSN, error) {
-	var text string
-	var block int64
-	err := s.conn.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::bigint`).Scan(&text, &block)
-	if err != nil {
-		return 0, fmt.Errorf("read the server's insert position: %w", err)
-	}
-	lsn, err := pglogrepl.ParseLSN(text)
-	if err != nil {
-		return 0, fmt.Errorf("read the server's insert position %q: %w", text, err)
-	}
-	return endOfRecords(lsn, block), nil
-}
-
-// longestPageHeader is that of a WAL segment's first page, SizeOfXLogLongPHD.
-const longestPageHeader = 40
-
-// endOfRecords turns the position where the next record will be put into the one
-// where the last ended. At the begin of a page the first lies behind the page's
-// header, at a position that an idle server never reports as written.
-func endOfRecords(insert pglogrepl.LSN, block int64) pglogrepl.LSN {
-	if in := uint64(insert) % uint64(block); in <= longestPageHeader {
-		return insert - pglogrepl.LSN(in)
-	}
-	return insert
+	lsn, _, err := written(ctx, s.conn)
+	return lsn, err
 }
 
 // MissingPrivileges returns which of SELECT and DELETE the role lacks on tables

@@ -47,35 +47,9 @@ func (v *Snapshot) begin(ctx context.Context) error {
 	if err := v.tx.QueryRow(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`).Scan(&v.Xmin); err != nil {
 		return err
 	}
-	var lsn string
-	var segment int64
-	err := v.tx.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text, clock_timestamp(),
-		(SELECT setting::int8 FROM pg_settings WHERE name = 'wal_segment_size')`).Scan(&lsn, &v.At, &segment)
-	if err != nil {
-		return err
-	}
-	at, err := pglogrepl.ParseLSN(lsn)
-	if err != nil {
-		return fmt.Errorf("read the server's position %q: %w", lsn, err)
-	}
-	v.LSN = endOfRecords(at, uint64(segment))
-	return nil
-}
-
-// endOfRecords is where the last record before an insert position ends. They
-// differ where that is the beginning of a page: the position is then behind the
-// page's header, and nothing is ever flushed or confirmed up to there before more
-// is written.
-func endOfRecords(insert pglogrepl.LSN, segment uint64) pglogrepl.LSN {
-	const page, header, firstHeader = 8192, 24, 40
-	at := uint64(insert)
-	switch {
-	case segment > 0 && at%segment == firstHeader:
-		return insert - firstHeader
-	case at%page == header:
-		return insert - header
-	}
-	return insert
+	var err error
+	v.LSN, v.At, err = written(ctx, v.tx)
+	return err
 }
 
 // End gives the snapshot up. Ending twice is safe.

@@ -164,8 +164,11 @@ func TestEndOfRecords_IsWhereAPositionCanBeConfirmed(t *testing.T) {
 		0x2100000 + 40:   0x2100000 + 40, // the end of a record on a page that is not the first
 		0x2100000 + 4096: 0x2100000 + 4096,
 	} {
-		if got := catalog.EndOfRecords(insert, segment); got != want {
+		if got := catalog.EndOfRecords(insert, segment, 8192); got != want {
 			t.Errorf("%s: got %s, want %s", insert, got, want)
 		}
+	}
+	if got := catalog.EndOfRecords(0x2002000+24, segment, 16384); got != 0x2002000+24 {
+		t.Errorf("in the middle of a larger page: got %s", got)
 	}
 }
