@@ -28,6 +28,7 @@ const orderedTable = `CREATE TABLE outbox (
 // be in the topic, and, where the backfill made the slot, be there once.
 func TestE2E_Handoff(t *testing.T) {
 	r := newRig(t, rigOptions{noTable: true})
+	r.pg.RequireControl(t) // its databases stay
 	h := &handoff{t: t, rig: r}
 	h.fresh(3)
 	h.interrupted()

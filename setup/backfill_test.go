@@ -222,8 +222,9 @@ func (e *env) crashIsTold(finished, intent bool) {
 	if !strings.Contains(err.Error(), "--give-up") {
 		e.t.Errorf("run does not say how to go on: %v", err)
 	}
-	e.stops(e.setup(), e.store.saves, "backfill", "--give-up")
-	e.stops(e.adopt(1), e.store.saves, "backfill", "--give-up")
+	saves := e.store.saves
+	e.stops(e.setup(), saves, "backfill", "--give-up")
+	e.stops(e.adopt(1), saves, "backfill", "--give-up")
 }
 
 func TestBackfill_CrashWhileStartingOver(t *testing.T) {
@@ -254,8 +255,9 @@ func TestBackfill_GivenUpRecordsTheGap(t *testing.T) {
 				e := newEnv(t, outbox, "INSERT INTO outbox (type) VALUES ('before')")
 				_, _ = e.backfill(&crasher{at: at, after: after})
 				if !e.mark().Intent {
+					saves := e.store.saves
 					_, err := e.backfill(&crasher{}, giveUp)
-					e.stops(err, e.store.saves, "no backfill")
+					e.stops(err, saves, "no backfill")
 					return
 				}
 				s, exists := e.slot()
@@ -282,8 +284,9 @@ func TestBackfill_DropsNoSlotThatItDidNotMake(t *testing.T) {
 	e.sql("SELECT pg_drop_replication_slot('"+e.o.Slot+"')", "INSERT INTO outbox (type) VALUES ('x')",
 		"SELECT pg_create_logical_replication_slot('"+e.o.Slot+"', 'pgoutput')")
 	was, _ := e.slot()
+	saves := e.store.saves
 	_, err := e.backfill(&crasher{})
-	e.stops(err, e.store.saves, "made it at", was.Confirmed.String(), "pg_drop_replication_slot")
+	e.stops(err, saves, "made it at", was.Confirmed.String(), "pg_drop_replication_slot")
 	if now, ok := e.slot(); !ok || now.Confirmed != was.Confirmed {
 		t.Errorf("the slot of somebody else is gone or moved: %t %+v", ok, now)
 	}
@@ -295,8 +298,9 @@ func TestBackfill_DropsNoSlotThatItDidNotMake(t *testing.T) {
 
 	e = newEnv(t, outbox)
 	_ = Setup(t.Context(), e.crashing(&crasher{at: 4}))
+	saves = e.store.saves
 	_, err = e.backfill(&crasher{})
-	e.stops(err, e.store.saves, "setup of slot", "run cdc-relay setup")
+	e.stops(err, saves, "setup of slot", "run cdc-relay setup")
 	e.mustSetup()
 	e.complete()
 }
@@ -357,7 +361,9 @@ func TestBackfill_BesideASlotCoversTheGapsThatItHasRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.gapsAre(checkpoint.Gap{From: 1, To: m.LSN + 1<<40}, checkpoint.Gap{From: 1, To: m.LSN, Table: "public.other"})
-	e.sql("DO $$ BEGIN IF EXISTS (SELECT FROM pg_replication_slots WHERE temporary) THEN RAISE 'a temporary slot is left'; END IF; END $$")
+	e.await("no temporary slot is left", func() bool {
+		return server.Exec(context.Background(), e.db, "DO $$ BEGIN IF EXISTS (SELECT FROM pg_replication_slots WHERE temporary) THEN RAISE 'one is left'; END IF; END $$") == nil
+	})
 }
 
 func TestBackfill_BlockedNamesWhoHoldsItUp(t *testing.T) {

@@ -195,7 +195,9 @@ func (r *run) look(ctx context.Context) error {
 	}
 	// Neither intent nor position: an intent that was withdrawn.
 	r.marked = r.marked && (r.mark.Intent || r.mark.LSN != 0)
-	return nil
+	// A relay may be running: the server's position must not be older than its mark.
+	r.server, err = r.db.Server(ctx)
+	return err
 }
 
 // lock keeps other runs out, for the life of the session. One that has just ended
