@@ -128,6 +128,14 @@ func (s *Session) Terminate(ctx context.Context, pid uint32) error {
 	return nil
 }
 
+// Cancel has another backend of the same role give up its command.
+func (s *Session) Cancel(ctx context.Context, pid uint32) error {
+	if _, err := s.conn.Exec(ctx, `SELECT pg_cancel_backend($1::int)`, int64(pid)); err != nil {
+		return fmt.Errorf("cancel the command of backend %d: %w", pid, err)
+	}
+	return nil
+}
+
 // VersionNum returns server_version_num as it was at connecting.
 func (s *Session) VersionNum() int { return s.version }
 

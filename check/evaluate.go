@@ -155,7 +155,7 @@ func (r *report) publication(w Want, f Facts) {
 	}
 	if f.HasSlot {
 		if f.MayFollow {
-			r.add("publication before slot", Warn, "if it was, and it was not only altered: run cdc-relay adopt with a position after that, which records the gap, and publish the rows in doubt from the table",
+			r.add("publication before slot", Warn, "if it was, and it was not only altered: run cdc-relay adopt with a position after that, which records the gap, and publish the rows in doubt from the table (cdc-relay backfill)",
 				"%q may have been made or changed after the slot; rows in between cannot be decoded, or are not sent", name)
 		} else {
 			r.pass("publication before slot", "%q was there before the slot's position", name)

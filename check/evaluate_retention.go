@@ -39,7 +39,7 @@ func (r *report) retention(w Want, f Facts) {
 		}
 	}
 	if n := len(f.Mark.Gaps); n > 0 {
-		fail("close the gaps; see the page on retention", "%d gap(s) are open: rows that may never have been published are not told from the others, so nothing is deleted", n)
+		fail("publish what they may hold by cdc-relay backfill, which closes them", "%d gap(s) are open: rows that may never have been published are not told from the others, so nothing is deleted", n)
 	}
 	if !bad {
 		r.pass(name, "published rows can be deleted")

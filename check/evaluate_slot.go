@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 
+	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/preflight"
 )
 
@@ -94,7 +95,7 @@ func (r *report) mark(w Want, f Facts) {
 	case f.HasMark:
 		r.pass("mark", "%s, epoch %d, saved %s", f.Mark.LSN, f.Mark.Epoch, f.Mark.SavedAt.UTC().Format("2006-01-02 15:04:05Z"))
 	}
-	for _, g := range f.Mark.Gaps {
+	for _, g := range checkpoint.Uncovered(f.Mark.Gaps, f.Covered) {
 		from := "the beginning"
 		if g.From != 0 {
 			from = g.From.String()
@@ -103,7 +104,7 @@ func (r *report) mark(w Want, f Facts) {
 		if g.Table != "" {
 			table = g.Table
 		}
-		r.add("open gap", Warn, "publish the rows in doubt from the table", "%s, from %s to %s: %s", table, from, g.To, g.Reason)
+		r.add("open gap", Warn, "publish the rows in doubt from the table: cdc-relay backfill", "%s, from %s to %s: %s", table, from, g.To, g.Reason)
 	}
 	// What fails by itself above is not said again.
 	for _, res := range r.results {
@@ -136,7 +137,7 @@ func (f Facts) plan(w Want) (preflight.Plan, error) {
 	want.AllowSynchronous = true
 	return preflight.Decide(want, preflight.Facts{
 		Server: f.Server, SystemID: f.Server.SystemID, Timeline: f.Server.Timeline,
-		Slot: f.Slot, HasSlot: f.HasSlot, Mark: f.Mark, HasMark: f.HasMark,
+		Slot: f.Slot, HasSlot: f.HasSlot, Mark: f.Mark, HasMark: f.HasMark, Covered: f.Covered,
 		Publication: f.Publication, HasPublication: f.HasPublication, Identities: f.Identities, Gone: f.Gone, Now: f.Now,
 	}, preflight.Known{})
 }

@@ -110,6 +110,8 @@ type Facts struct {
 	StoreErr error
 	Mark     checkpoint.Mark
 	HasMark  bool
+	// Covered are gaps of the mark that a backfill has published since.
+	Covered []checkpoint.Gap
 
 	BrokersErr error // why the brokers could not be asked
 	Topics     map[string]Topic
@@ -235,6 +237,13 @@ func (f *Facts) store(ctx context.Context, w Want, src Sources) error {
 	defer func() { _ = st.Close() }()
 	if f.Mark, f.HasMark, err = st.Load(ctx, f.Server.SystemID, w.Preflight.Slot); err != nil {
 		return err
+	}
+	if len(f.Mark.Gaps) > 0 {
+		covered, _, err := st.Load(ctx, f.Server.SystemID, checkpoint.CoverKey(w.Preflight.Slot))
+		if err != nil {
+			return err
+		}
+		f.Covered = covered.Gaps
 	}
 	return f.gone(ctx, w, src)
 }

@@ -1,6 +1,9 @@
 package checkpoint
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Before tells that m is below o in (epoch, LSN).
 func (m Mark) Before(o Mark) bool {
@@ -38,4 +41,26 @@ func (g Guard) Raise(m Mark) {
 	if high, ok := g[m.Key()]; !ok || !m.Before(high) {
 		g[m.Key()] = m
 	}
+}
+
+// CoverKey is the name under which the gaps of a slot that a backfill has covered
+// are kept, beside its mark. They are a Mark of their own, since the mark belongs
+// to the relay that runs: that one closes them at its next start. No slot can
+// have such a name.
+func CoverKey(slot string) string { return slot + "/backfill" }
+
+// Same tells that two are one gap, found once.
+func (g Gap) Same(o Gap) bool {
+	return g.From == o.From && g.To == o.To && g.Table == o.Table && g.Reason == o.Reason && g.Found.Equal(o.Found)
+}
+
+// Uncovered returns the gaps that are not among those covered.
+func Uncovered(gaps, covered []Gap) []Gap {
+	var open []Gap
+	for _, g := range gaps {
+		if !slices.ContainsFunc(covered, g.Same) {
+			open = append(open, g)
+		}
+	}
+	return open
 }

@@ -21,8 +21,11 @@ type Mark struct {
 	Timeline int32         `json:"timeline"` // of the server when the mark was saved
 	LSN      pglogrepl.LSN `json:"lsn"`      // end of the fully acked prefix; zero while only an intent
 	SavedAt  time.Time     `json:"saved_at"`
-	// Intent is set while setup has announced the slot and not yet created it.
+	// Intent is set while setup has announced the slot and not yet created it, and
+	// all the time that a backfill that makes the slot has not ended.
 	Intent bool `json:"intent,omitempty"`
+	// Backfill is that of an intent; nil for setup's.
+	Backfill *Backfill `json:"backfill,omitempty"`
 	// CheckedLSN is where the server's WAL ended when the identities were last found
 	// in order; zero means at LSN. Rows inserted later may be in doubt.
 	CheckedLSN pglogrepl.LSN `json:"checked_lsn,omitempty"`
@@ -43,6 +46,15 @@ type Identity struct {
 	// Version tells a change that was undone: of a publication its settings, of a
 	// table its membership, of a partition its attachment. Empty means unknown.
 	Version string `json:"version,omitempty"`
+}
+
+// Backfill is one that was begun and has not ended: its slot may exist, and rows
+// from before it may not be published.
+type Backfill struct {
+	Begun time.Time `json:"begun"`
+	// LSN is where its slot begins; zero as long as none was seen to be made.
+	LSN   pglogrepl.LSN `json:"lsn,omitempty"`
+	Where string        `json:"where,omitempty"` // its predicate; "" means every row
 }
 
 // Gap is a range of WAL, or of rows, that may never have been published.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
@@ -57,6 +59,20 @@ var refusals = []refusal{
 	{"temporary slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Temporary = true }, []string{"temporary", confirmed, mark}},
 	{"synced slot", fault.Retry, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Synced = true }, []string{"promoted"}},
 	{"slot in creation", fault.Retry, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Confirmed = 0 }, []string{"still being created"}},
+	{"backfill not finished", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
+		f.Mark = checkpoint.Mark{SystemID: "7001", Slot: "relay", Epoch: 4, Timeline: 1, Intent: true,
+			Backfill: &checkpoint.Backfill{Begun: postmasterStart, LSN: atConfirmed}}
+	}, []string{"backfill", "2026-01-02 03:04:05Z", confirmed, "--give-up", "starts over"}},
+	{"backfill without its slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
+		f.HasSlot, f.Slot = false, catalog.Slot{}
+		f.Mark = checkpoint.Mark{SystemID: "7001", Slot: "relay", Epoch: 4, Timeline: 1, Intent: true,
+			Backfill: &checkpoint.Backfill{Begun: postmasterStart}}
+	}, []string{"backfill", "rows from before its slot"}},
+	{"backfill whose slot is lost", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
+		f.Slot.WALStatus = "lost"
+		f.Mark = checkpoint.Mark{SystemID: "7001", Slot: "relay", Epoch: 4, Timeline: 1, Intent: true,
+			Backfill: &checkpoint.Backfill{Begun: postmasterStart, LSN: atConfirmed}}
+	}, []string{"backfill", "starts over"}},
 	{"slot lost", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.WALStatus = "lost" }, []string{"lost", "max_slot_wal_keep_size", mark, end, "still in the table"}},
 	{"slot invalidated", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.InvalidationReason = "idle_timeout" }, []string{"idle_timeout", mark, end}},
 	{"slot conflicting", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Conflicting = true }, []string{"lost", mark, end}},
@@ -290,6 +306,31 @@ func TestDecide_FirstTableBesideMessagesLeavesAGap(t *testing.T) {
 	w.Tables, w.Columns, f.Identities.Relations = nil, nil, nil
 	if p, err = preflight.Decide(w, f, preflight.Known{}); err != nil || p.SaveFirst || len(p.Mark.Gaps) != 0 {
 		t.Errorf("without a table: plan %+v, %v", p, err)
+	}
+}
+
+func TestDecide_ClosesTheGapsThatABackfillCovered(t *testing.T) {
+	gap := func(to pglogrepl.LSN, table string) checkpoint.Gap {
+		return checkpoint.Gap{From: 1, To: to, Table: table, Reason: "adopted", Found: postmasterStart}
+	}
+	f := healthy()
+	f.Mark.Gaps = []checkpoint.Gap{gap(0x50, ""), gap(0x60, ""), gap(0x50, "public.outbox")}
+	later := gap(0x60, "")
+	later.Found = later.Found.Add(time.Second) // found again: another gap
+	f.Covered = []checkpoint.Gap{gap(0x50, ""), later, gap(0x70, "")}
+	p, err := preflight.Decide(wanted(), f, preflight.Known{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.SaveFirst || len(p.Mark.Gaps) != 2 || !p.Mark.Gaps[0].Same(f.Mark.Gaps[1]) || !p.Mark.Gaps[1].Same(f.Mark.Gaps[2]) {
+		t.Errorf("plan %+v", p)
+	}
+	if p.Mark.Epoch != 3 || p.Mark.LSN != atMark || len(p.Warnings) != 1 || len(f.Mark.Gaps) != 3 {
+		t.Errorf("closing a gap changes more than that: %+v", p)
+	}
+	f.Mark = p.Mark
+	if p, err = preflight.Decide(wanted(), f, preflight.Known{}); err != nil || p.SaveFirst || len(p.Mark.Gaps) != 2 {
+		t.Errorf("gaps are closed again: %+v, %v", p, err)
 	}
 }
 

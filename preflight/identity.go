@@ -19,8 +19,8 @@ import (
 // configuration are expected. from and to bound the WAL in doubt.
 func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Identities, gone map[uint32]bool, from, to pglogrepl.LSN) error {
 	doubt := fmt.Sprintf("rows inserted from %s to %s may not have been sent; they are still in the table", from, to)
-	const published = "publish the rows in doubt from the table, then run cdc-relay adopt, which records the gap"
-	fix := "make the publication whole, publish the rows in doubt from the table, then run cdc-relay adopt, which records the gap"
+	const published = "run cdc-relay adopt, which records the gap, and publish the rows in doubt from the table (cdc-relay backfill), which closes it"
+	fix := "make the publication whole, then " + published
 	if pub.OID != 0 {
 		switch {
 		case now.Publication.OID == 0:

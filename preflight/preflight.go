@@ -30,13 +30,15 @@ type Want struct {
 // Facts are what was found. The slot is read before the mark: an instance that
 // takes over must not see a new slot beside an old mark.
 type Facts struct {
-	Server         catalog.Server
-	SystemID       string // of the replication connection
-	Timeline       int32
-	Slot           catalog.Slot
-	HasSlot        bool
-	Mark           checkpoint.Mark
-	HasMark        bool
+	Server   catalog.Server
+	SystemID string // of the replication connection
+	Timeline int32
+	Slot     catalog.Slot
+	HasSlot  bool
+	Mark     checkpoint.Mark
+	HasMark  bool
+	// Covered are gaps whose rows a backfill has published since.
+	Covered        []checkpoint.Gap
 	Publication    catalog.Publication
 	HasPublication bool
 	Identities     catalog.Identities
@@ -73,7 +75,7 @@ func Decide(w Want, f Facts, k Known) (Plan, error) {
 		f.HasMark = false // setup took its intent back
 	}
 	checks := []func(Want, Facts) error{
-		checkServer, checkSameServer, checkSlot, checkSlotAndMark, checkPositions, checkPublication,
+		checkServer, checkSameServer, checkBackfill, checkSlot, checkSlotAndMark, checkPositions, checkPublication,
 	}
 	for _, check := range checks {
 		if err := check(w, f); err != nil {
@@ -144,6 +146,26 @@ func checkSlotAndMark(w Want, f Facts) error {
 		return fault.Stopped("run cdc-relay setup again; it finishes what it began", "setup of slot %q was begun and not finished", w.Slot)
 	}
 	return nil
+}
+
+// checkBackfill comes before the slot is looked at: it is dropped when the backfill
+// starts over, whatever it is like.
+func checkBackfill(w Want, f Facts) error {
+	if f.HasMark && f.Mark.Intent && f.Mark.Backfill != nil {
+		return Backfilling(w.Slot, *f.Mark.Backfill)
+	}
+	return nil
+}
+
+// Backfilling is the error for a slot whose backfill has not ended.
+func Backfilling(slot string, b checkpoint.Backfill) error {
+	from := "its slot"
+	if b.LSN != 0 {
+		from = b.LSN.String()
+	}
+	return fault.Stopped("wait for it if it still runs; else run cdc-relay backfill again, which starts over, or cdc-relay backfill --give-up, which records the gap",
+		"a backfill of slot %q was begun at %s and has not finished: rows from before %s may not be published yet",
+		slot, b.Begun.UTC().Format("2006-01-02 15:04:05Z"), from)
 }
 
 // checkSlot looks at what a slot is, before anything is said about its mark: no
@@ -229,13 +251,13 @@ func checkPositions(w Want, f Facts) error {
 // Anew says how a slot that is gone is replaced where its mark is kept: setup
 // makes none beside a mark, since only adopt records the gap.
 func Anew(slot string, version int, failover bool) string {
-	return fmt.Sprintf("create it again (%s), run cdc-relay adopt --lsn with its confirmed_flush_lsn, which records the gap, and publish the rows in doubt from the table",
+	return fmt.Sprintf("create it again (%s), run cdc-relay adopt --lsn with its confirmed_flush_lsn, which records the gap, and publish the rows in doubt from the table (cdc-relay backfill), which closes it",
 		catalog.CreateSlotSQL(version, slot, failover))
 }
 
 // Repaired says how a stretch of WAL that the slot cannot decode, or in which rows
 // are missing, is passed once the publication is there.
-const Repaired = "run cdc-relay adopt --lsn with a position after that (SELECT pg_current_wal_lsn()), which records the gap, and publish the rows in doubt from the table"
+const Repaired = "run cdc-relay adopt --lsn with a position after that (SELECT pg_current_wal_lsn()), which records the gap, and publish the rows in doubt from the table (cdc-relay backfill), which closes it"
 
 func adoptHint(at pglogrepl.LSN) string {
 	return fmt.Sprintf("when you know why, run cdc-relay adopt --lsn %s, which records the gap", at)
@@ -331,6 +353,12 @@ func plan(w Want, f Facts, k Known) Plan {
 		p.Warnings = append(p.Warnings, fmt.Sprintf(
 			"the server is on the new timeline %d (it was %d): a failover. Events up to %s were published; streaming begins at %s. What lies between may be published again, and what the new primary did not receive is published but gone from the database",
 			f.Timeline, f.Mark.Timeline, f.Mark.LSN, p.Start))
+	}
+	if open := checkpoint.Uncovered(f.Mark.Gaps, f.Covered); len(open) < len(f.Mark.Gaps) {
+		p.SaveFirst = true
+		p.Mark.Gaps = open
+		p.Warnings = append(p.Warnings, fmt.Sprintf(
+			"%d of %d open gaps are closed: a backfill has published the rows of them that were still in the table", len(f.Mark.Gaps)-len(open), len(f.Mark.Gaps)))
 	}
 	p.Mark.CheckedLSN = f.Server.CurrentLSN
 	p.Mark.Publication = f.Identities.Publication

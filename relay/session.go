@@ -274,6 +274,13 @@ func gather(ctx context.Context, c *catalog.Session, store checkpoint.Store, w p
 	if f.Mark, f.HasMark, err = store.Load(sctx, systemID, w.Slot); err != nil {
 		return f, fmt.Errorf("read the mark of slot %q: %w", w.Slot, err)
 	}
+	if len(f.Mark.Gaps) > 0 {
+		covered, _, err := store.Load(sctx, systemID, checkpoint.CoverKey(w.Slot))
+		if err != nil {
+			return f, fmt.Errorf("read which gaps of slot %q are covered: %w", w.Slot, err)
+		}
+		f.Covered = covered.Gaps
+	}
 	// After the mark: the server's position must not be older than it.
 	if f.Server, err = c.Server(ctx); err != nil {
 		return f, fmt.Errorf("look at the server: %w", err)

@@ -263,7 +263,9 @@ func (f *filler) poison(column, reason string) error {
 		}
 		id = fmt.Sprintf(" (id %q)", text)
 	}
-	return &fault.Error{Class: fault.Poison, What: fmt.Sprintf(
-		"insert %d of the transaction committed at %s into table %s%s cannot be published: column %q: %s",
-		f.seq, f.tx.CommitLSN, f.b.table, id, column, reason)}
+	row := fmt.Sprintf("insert %d of the transaction committed at %s into table %s", f.seq, f.tx.CommitLSN, f.b.table)
+	if f.tx.Table {
+		row = fmt.Sprintf("row %d, of table %s,", f.seq, f.b.table)
+	}
+	return &fault.Error{Class: fault.Poison, What: fmt.Sprintf("%s%s cannot be published: column %q: %s", row, id, column, reason)}
 }

@@ -16,6 +16,9 @@ import (
 type Tx struct {
 	CommitLSN  pglogrepl.LSN
 	CommitTime int64 // microseconds since the Unix epoch
+	// Table says that the row was read from the table, and stands for no transaction:
+	// the position is that of a snapshot, and seq the row's ordinal.
+	Table bool
 }
 
 // Router routes the rows of one replication connection at a time. It is used by

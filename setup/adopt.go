@@ -9,6 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/preflight"
 )
 
 // Adopt takes over a slot that has no mark, is ahead of it, or whose publication
@@ -67,6 +68,9 @@ func (r *run) adopt(ctx context.Context) error {
 
 // checkAdoptable refuses what the relay could not run on afterwards.
 func (r *run) checkAdoptable(ctx context.Context) error {
+	if r.backfilling() {
+		return preflight.Backfilling(r.Slot, *r.mark.Backfill)
+	}
 	if !r.exists {
 		return fault.Stopped("create it: "+catalog.CreateSlotSQL(r.server.VersionNum, r.Slot, r.Failover)+
 			"; then adopt it at its confirmed_flush_lsn; or, without a mark, let `cdc-relay setup` make it", "slot %q does not exist", r.Slot)

@@ -69,6 +69,10 @@ func (s crashSource) CopySlot(ctx context.Context, from, to string) (lsn pglogre
 	return lsn, err
 }
 
+func (s crashSource) DropSlot(ctx context.Context, name string) error {
+	return s.c.step(func() error { return s.source.DropSlot(ctx, name) })
+}
+
 func (s crashSource) AdvanceSlot(ctx context.Context, name string, to pglogrepl.LSN) (lsn pglogrepl.LSN, err error) {
 	err = s.c.step(func() error { lsn, err = s.source.AdvanceSlot(ctx, name, to); return err })
 	return lsn, err

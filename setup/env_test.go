@@ -141,7 +141,9 @@ func (e *env) current() pglogrepl.LSN {
 
 func (e *env) mark() checkpoint.Mark {
 	for _, m := range e.store.marks {
-		return m
+		if m.Slot == e.o.Slot {
+			return m
+		}
 	}
 	return checkpoint.Mark{}
 }
@@ -149,8 +151,10 @@ func (e *env) mark() checkpoint.Mark {
 // edit changes the mark, as a relay or a restored server would.
 func (e *env) edit(f func(*checkpoint.Mark)) {
 	for k, m := range e.store.marks {
-		f(&m)
-		e.store.marks[k] = m
+		if m.Slot == e.o.Slot {
+			f(&m)
+			e.store.marks[k] = m
+		}
 	}
 }
 

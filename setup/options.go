@@ -1,7 +1,8 @@
 // Package setup makes what a relay needs before it runs: publication, slot and
-// first mark; and takes over a slot deliberately where mark and slot disagree
-// (Adopt). Nothing else creates or moves a slot. Both may be repeated: what a
-// crash left half done is finished by the next run.
+// first mark; with the rows that are there already where that is asked for
+// (Backfill); and takes over a slot deliberately where mark and slot disagree
+// (Adopt). Nothing else creates or moves a slot. All may be repeated: what a crash
+// left half done is finished, or begun again, by the next run.
 package setup
 
 import (
@@ -77,6 +78,9 @@ type Options struct {
 	// Confirm asks a person; nil refuses unless Yes.
 	Confirm func(question string) (bool, error)
 
+	// Replicate opens the replication connection on which Backfill makes a slot.
+	Replicate func(context.Context, *pgx.ConnConfig) (Exporter, error)
+
 	open func(context.Context, *pgx.ConnConfig, string) (source, error) // tests
 }
 
@@ -92,6 +96,7 @@ type source interface {
 	Close(context.Context)
 	PID() uint32
 	Terminate(context.Context, uint32) error
+	Cancel(context.Context, uint32) error
 	TryLock(context.Context, string) (bool, error)
 	Server(context.Context) (catalog.Server, error)
 	Slot(context.Context, string) (catalog.Slot, bool, error)
@@ -128,13 +133,15 @@ func (o *Options) validate() error {
 // run is one Setup or Adopt: what it was asked and what it has found out.
 type run struct {
 	Options
-	cfg    *pgx.ConnConfig
-	db     source
-	server catalog.Server
-	slot   catalog.Slot
-	exists bool // the slot does
-	mark   checkpoint.Mark
-	marked bool // there is a mark that is not withdrawn; it may be an intent
+	command string // what to run again: setup, adopt or backfill
+	creator uint32 // process id of the server that creates the slot
+	cfg     *pgx.ConnConfig
+	db      source
+	server  catalog.Server
+	slot    catalog.Slot
+	exists  bool // the slot does
+	mark    checkpoint.Mark
+	marked  bool // there is a mark that is not withdrawn; it may be an intent
 	// checked is where the server was before the identities were read.
 	checked lsn
 	pub     catalog.Publication
@@ -148,7 +155,7 @@ func begin(ctx context.Context, o Options) (*run, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	r := &run{Options: o}
+	r := &run{Options: o, command: "setup"}
 	if r.Now == nil {
 		r.Now = time.Now
 	}
@@ -170,6 +177,7 @@ func begin(ctx context.Context, o Options) (*run, error) {
 	if r.db, err = r.open(ctx, r.cfg, r.ApplicationName); err != nil {
 		return nil, catalog.Explain(err)
 	}
+	r.creator = r.db.PID()
 	if err := r.look(ctx); err != nil {
 		r.db.Close(ctx)
 		return nil, catalog.Explain(err)
@@ -196,7 +204,9 @@ func (r *run) look(ctx context.Context) error {
 	}
 	// Neither intent nor position: an intent that was withdrawn.
 	r.marked = r.marked && (r.mark.Intent || r.mark.LSN != 0)
-	return nil
+	// A relay may be running: the server's position must not be older than its mark.
+	r.server, err = r.db.Server(ctx)
+	return err
 }
 
 // lock keeps other runs out, for the life of the session. One that has just ended
@@ -208,7 +218,7 @@ func (r *run) lock(ctx context.Context) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fault.Stopped("wait until it ends", "another setup or adopt of slot %q is running", r.Slot)
+			return fault.Stopped("wait until it ends", "another setup, adopt or backfill of slot %q is running", r.Slot)
 		}
 		select {
 		case <-ctx.Done():

@@ -10,6 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/preflight"
 )
 
 const migrationsTable = migrations.VersionTable
@@ -71,6 +72,8 @@ func (r *run) setup(ctx context.Context) error {
 // refuseSlot refuses, before anything is changed, what Setup must not touch.
 func (r *run) refuseSlot() error {
 	switch {
+	case r.backfilling():
+		return preflight.Backfilling(r.Slot, *r.mark.Backfill)
 	case r.exists && !r.marked && !r.ExistingSlot:
 		return fault.Stopped("if it was made for this relay, `cdc-relay setup --existing-slot`; if events before a position "+
 			"are known to be published, or may be missing, `cdc-relay adopt --lsn "+r.slot.Confirmed.String()+"`; else choose another source.slot",
@@ -196,11 +199,18 @@ func (r *run) takeSlot(ctx context.Context, ids catalog.Identities) error {
 	return r.firstMark(ctx, ids)
 }
 
+// backfilling tells that a backfill was begun and has not ended.
+func (r *run) backfilling() bool { return r.marked && r.mark.Intent && r.mark.Backfill != nil }
+
 // firstMark saves where the slot begins. Rows that were visible before it are a
 // gap. Whether there are any is told from the table's storage, which needs no
 // SELECT: a table that was emptied, or got its first rows since the slot was
 // made, may give a gap without rows.
 func (r *run) firstMark(ctx context.Context, ids catalog.Identities) error {
+	return r.firstMarkWithout(ctx, ids, "rows inserted before the slot existed")
+}
+
+func (r *run) firstMarkWithout(ctx context.Context, ids catalog.Identities, reason string) error {
 	m := checkpoint.Mark{LSN: r.slot.Confirmed, CheckedLSN: r.checked, Publication: ids.Publication, Relations: ids.Relations}
 	for i, t := range r.Tables {
 		fresh, ok, err := r.db.Table(ctx, t.Schema, t.Name)
@@ -210,7 +220,7 @@ func (r *run) firstMark(ctx context.Context, ids catalog.Identities) error {
 		// Rows are never fewer than before; a table read earlier may have none yet.
 		if !ok || fresh.HasRows || r.tables[i].HasRows {
 			m.Gaps = append(m.Gaps, checkpoint.Gap{To: r.slot.Confirmed, Table: t.String(),
-				Reason: "rows inserted before the slot existed", Found: r.Now().UTC()})
+				Reason: reason, Found: r.Now().UTC()})
 			r.say("gap: rows of %s that were inserted before %s are not streamed", t, r.slot.Confirmed)
 		}
 	}

@@ -279,7 +279,7 @@ func TestSetup_OneAtATime(t *testing.T) {
 	if ok, err := e.session().TryLock(t.Context(), "cdc-relay setup "+e.o.Slot); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	e.stops(e.setup(), 0, "another setup or adopt")
+	e.stops(e.setup(), 0, "another setup, adopt or backfill")
 }
 
 func TestSetup_DryRunPrintsWhatADBARunsAndTouchesNothing(t *testing.T) {

@@ -35,8 +35,8 @@ func (r *run) slotFailed(ctx context.Context, cause error) error {
 	}
 	switch catalog.SQLState(cause) {
 	case duplicateObject:
-		return errors.Join(fault.Stopped("run setup again to see what it is",
-			"slot %q was made by somebody else during setup", r.Slot), r.withdraw(ctx))
+		return errors.Join(fault.Stopped("run "+r.command+" again to see what it is",
+			"slot %q was made by somebody else during %s", r.Slot, r.command), r.withdraw(ctx))
 	case insufficientPrivilege:
 		return errors.Join(r.lacks(cause, "create a replication slot", "ALTER ROLE "+r.role()+" REPLICATION"), r.withdraw(ctx))
 	case slotsInUse:
@@ -45,8 +45,8 @@ func (r *run) slotFailed(ctx context.Context, cause error) error {
 	case queryCanceled:
 		return r.blocked(ctx, cause)
 	default:
-		// The server may have made it: the intent stays, the next setup finishes.
-		return fmt.Errorf("create slot %q (the next setup finishes what this one began): %w", r.Slot, cause)
+		// The server may have made it: the intent stays, the next run of it goes on.
+		return fmt.Errorf("create slot %q (%s goes on from here when it is run again): %w", r.Slot, r.command, cause)
 	}
 }
 
@@ -57,33 +57,45 @@ func (r *run) withdraw(ctx context.Context) error {
 
 // blocked names who holds up the creation of the slot.
 func (r *run) blocked(ctx context.Context, cause error) error {
-	blockers, err := r.db.Blockers(ctx)
+	who, err := r.blockers(ctx)
 	if err != nil {
 		return err
 	}
 	if left, err := r.awaitNoSlot(ctx, r.db); err != nil {
 		return err
 	} else if left {
-		return fault.Stopped("run setup again, which finishes", "the creation of slot %q was given up after %s, but the slot is there", r.Slot, r.SlotTimeout)
+		return fault.Stopped("run "+r.command+" again, which goes on from there", "the creation of slot %q was given up after %s, but the slot is there", r.Slot, r.SlotTimeout)
 	}
 	if err := r.withdraw(ctx); err != nil {
 		return err
+	}
+	return r.blockedBy(r.Slot, who, cause)
+}
+
+func (r *run) blockedBy(slot, who string, cause error) error {
+	return &fault.Error{
+		Class: fault.Stop,
+		What: fmt.Sprintf("slot %q was not created within %s, since that has to wait for transactions that are open in any database%s",
+			slot, r.SlotTimeout, who),
+		Fix: "end them (commit, roll back, COMMIT PREPARED, or SELECT pg_terminate_backend(pid)) and run " + r.command + " again; no slot was left behind",
+		Err: cause,
+	}
+}
+
+// blockers names the transactions that are open, behind a colon.
+func (r *run) blockers(ctx context.Context) (string, error) {
+	blockers, err := r.db.Blockers(ctx)
+	if err != nil {
+		return "", err
 	}
 	names := make([]string, len(blockers))
 	for i, b := range blockers {
 		names[i] = b.String()
 	}
-	who := "; they have ended meanwhile"
-	if len(names) > 0 {
-		who = ": " + strings.Join(names, "; ")
+	if len(names) == 0 {
+		return "; they have ended meanwhile", nil
 	}
-	return &fault.Error{
-		Class: fault.Stop,
-		What: fmt.Sprintf("slot %q was not created within %s, since that has to wait for transactions that are open in any database%s",
-			r.Slot, r.SlotTimeout, who),
-		Fix: "end them (commit, roll back, COMMIT PREPARED, or SELECT pg_terminate_backend(pid)) and run setup again; no slot was left behind",
-		Err: cause,
-	}
+	return ": " + strings.Join(names, "; "), nil
 }
 
 // abandoned looks after a creation that was interrupted: the server would go on
@@ -96,13 +108,13 @@ func (r *run) abandoned(ctx context.Context, cause error) error {
 		return cause // the intent stays
 	}
 	defer db.Close(cctx)
-	if s, ok, err := db.Slot(cctx, r.Slot); err == nil && ok && s.Active && uint32(s.ActivePID) == r.db.PID() {
-		if err := db.Terminate(cctx, r.db.PID()); err != nil {
+	if s, ok, err := db.Slot(cctx, r.Slot); err == nil && ok && s.Active && uint32(s.ActivePID) == r.creator {
+		if err := db.Terminate(cctx, r.creator); err != nil {
 			return errors.Join(cause, err)
 		}
 	}
 	if left, err := r.awaitNoSlot(cctx, db); err != nil || left {
-		return errors.Join(fmt.Errorf("slot %q may be there (the next setup finishes): %w", r.Slot, cause), err)
+		return errors.Join(fmt.Errorf("slot %q may be there (%s goes on from there when it is run again): %w", r.Slot, r.command, cause), err)
 	}
 	return errors.Join(cause, r.withdraw(cctx))
 }

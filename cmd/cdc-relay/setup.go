@@ -78,12 +78,7 @@ func (a *app) setup(ctx context.Context, cfg config.Config, f setupFlags) error 
 	so.DryRun, so.ExistingSlot, so.SlotTimeout = f.dryRun, f.existingSlot, f.slotTimeout
 	so.CreateTable = f.createTable && wantsDefaultTable(cfg)
 	if f.createTopics {
-		for _, name := range topicNames(cfg) {
-			so.Topics = append(so.Topics, setup.Topic{Name: name, Partitions: cfg.Kafka.Topics.Partitions, Replication: cfg.Kafka.Topics.Replication})
-		}
-		if len(so.Topics) == 0 {
-			_, _ = fmt.Fprintln(a.err, "warning: --create-topics makes none: the topics' names come from the rows; name them in kafka.topics.names")
-		}
+		so.Topics = a.topicsToMake(cfg)
 	}
 	if f.dryRun {
 		so.MarkTopic = checkWant(cfg).MarkTopic
@@ -111,6 +106,18 @@ func (a *app) setup(ctx context.Context, cfg config.Config, f setupFlags) error 
 		return err
 	}
 	return setup.Setup(ctx, so)
+}
+
+// topicsToMake are those that --create-topics makes.
+func (a *app) topicsToMake(cfg config.Config) []setup.Topic {
+	var topics []setup.Topic
+	for _, name := range topicNames(cfg) {
+		topics = append(topics, setup.Topic{Name: name, Partitions: cfg.Kafka.Topics.Partitions, Replication: cfg.Kafka.Topics.Replication})
+	}
+	if len(topics) == 0 {
+		_, _ = fmt.Fprintln(a.err, "warning: --create-topics makes none: the topics' names come from the rows; name them in kafka.topics.names")
+	}
+	return topics
 }
 
 // createTopic makes a topic that does not exist. It tells whether it did, and how

@@ -17,7 +17,9 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/admin"
 	"github.com/cdc-relay/cdc-relay/check"
+	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/config"
+	"github.com/cdc-relay/cdc-relay/preflight"
 )
 
 const askRelayTimeout = 2 * time.Second
@@ -147,7 +149,15 @@ func newReport(w check.Want, f check.Facts, running *admin.State) *statusReport 
 		problem("there is no mark for slot %q; run cdc-relay setup", w.Preflight.Slot)
 	default:
 		rep.Mark = &markStatus{LSN: f.Mark.LSN.String(), Epoch: f.Mark.Epoch, Timeline: f.Mark.Timeline, SavedAt: f.Mark.SavedAt, Intent: f.Mark.Intent}
-		rep.Gaps = append(rep.Gaps, admin.Gaps(f.Mark.Gaps)...)
+		for i, g := range admin.Gaps(f.Mark.Gaps) {
+			if len(checkpoint.Uncovered(f.Mark.Gaps[i:i+1], f.Covered)) == 0 {
+				g.Reason += " (a backfill has published its rows; the relay closes it at its next start)"
+			}
+			rep.Gaps = append(rep.Gaps, g)
+		}
+		if f.HasSlot && f.Mark.Intent && f.Mark.Backfill != nil {
+			problem("%v", preflight.Backfilling(w.Preflight.Slot, *f.Mark.Backfill))
+		}
 	}
 	return rep
 }
