@@ -130,7 +130,10 @@ func (f *backfill) fresh(ctx context.Context) error {
 	if err := f.publish(ctx, conn, point, point.LSN); err != nil {
 		return f.unfinished(err)
 	}
-	return f.finish(ctx)
+	if err := f.finish(ctx); err != nil {
+		return err
+	}
+	return f.ensureHistory(ctx)
 }
 
 // refuse refuses, before anything is changed, a slot that this does not make.
