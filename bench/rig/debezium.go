@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -32,10 +33,15 @@ func (e *Env) HaveDebezium(ctx context.Context) error {
 
 // StartDebezium starts Debezium on a slot and returns when its task is running.
 func (r *Rig) StartDebezium(ctx context.Context, slot, topic string, profile debezium.Profile) (*debezium.Worker, error) {
+	// One of its own: a stored offset would be that of another server.
+	dir, err := os.MkdirTemp(r.Dir, "debezium-")
+	if err != nil {
+		return nil, err
+	}
 	return debezium.Start(ctx, debezium.Options{
 		Host: r.PG.Host(), Port: r.PG.Port(), User: pgserver.Superuser, Password: pgserver.Password, Database: Database,
 		Slot: slot, Publication: Publication, Table: "public.outbox", Topic: topic, Bootstrap: r.Broker.Addr(), Heap: DebeziumHeap,
-		Profile: profile, Dir: filepath.Join(r.Dir, "debezium-"+slot),
+		Profile: profile, Dir: dir,
 	})
 }
 
