@@ -166,7 +166,7 @@ func (r *rig) judgeReplayed(t testing.TB, inserts []e2e.Insert, from pglogrepl.L
 var (
 	goOn     = regexp.MustCompile(`(?m)^  cdc-relay replay (.*)$`)
 	ackedTo  = regexp.MustCompile(`acked up to ([0-9A-F]+/[0-9A-F]+) of`)
-	slowly   = []string{"--rate", "10000", "--progress", "200ms"}
+	slowRate = []string{"--rate", "10000", "--progress", "200ms"}
 	midRange = 2 * time.Second
 )
 
@@ -177,7 +177,7 @@ func (r *rig) goesOnAfterInterrupts(t testing.TB, inserts []e2e.Insert, from, to
 	t.Helper()
 	topic := r.k.Topic(t, "again", 3)
 	start := func(args ...string) *e2e.Relay {
-		p := e2e.StartRelay(t, e2e.RelayOptions{Config: r.config(), Command: "replay", Args: append(args, slowly...)})
+		p := e2e.StartRelay(t, e2e.RelayOptions{Config: r.config(), Command: "replay", Args: append(args, slowRate...)})
 		p.WaitLog(t, time.Minute, "acked up to")
 		time.Sleep(midRange / 2)
 		return p
