@@ -58,7 +58,7 @@ func TestRetention_LeavesAttachedPartitionsAlone(t *testing.T) {
 		"CREATE TABLE again PARTITION OF o FOR VALUES FROM (30) TO (40)", "ALTER TABLE o DETACH PARTITION again",
 		"INSERT INTO again VALUES (31, now() - interval '1 year')", "ALTER TABLE o ATTACH PARTITION again FOR VALUES FROM (30) TO (40)",
 		"INSERT INTO o SELECT n, now() - interval '1 year' FROM unnest('{1, 2, 12, 22, 32}'::int[]) n",
-		"CREATE ROLE other", "ALTER TABLE own OWNER TO other", "ALTER TABLE own RENAME TO renamed", "ALTER TABLE o ADD more text", "VACUUM FREEZE", "VACUUM FULL pg_attribute", "VACUUM FULL pg_inherits")
+		"CREATE ROLE retention_owner", "ALTER TABLE own OWNER TO retention_owner", "ALTER TABLE own RENAME TO renamed", "ALTER TABLE o ADD more text", "VACUUM FREEZE", "VACUUM FULL pg_attribute", "VACUUM FULL pg_inherits")
 	s := open(t, server.DSN(db))
 	o := must[catalog.AgedTable](t)(s.AgedTable(t.Context(), catalog.TableName{Schema: "public", Name: "o"}, "at"))
 	if rows := must[[]catalog.RowVersion](t)(s.OldRows(t.Context(), o, time.Hour, 100)); len(rows) != 2 {
@@ -71,7 +71,7 @@ func TestRetention_LeavesAttachedPartitionsAlone(t *testing.T) {
 }
 
 func TestRetention_NamesWhatIsWrong(t *testing.T) {
-	db := database(t, "CREATE TABLE o (id int, at text)", "CREATE ROLE reader LOGIN", "GRANT SELECT ON o TO reader")
+	db := database(t, "CREATE TABLE o (id int, at text)", "CREATE ROLE retention_reader", "GRANT SELECT ON o TO retention_reader")
 	s := open(t, server.DSN(db))
 	for column, want := range map[string]string{"at": "tells no time", "absent": "no column absent"} {
 		if _, err := s.AgedTable(t.Context(), catalog.TableName{Schema: "public", Name: "o"}, column); err == nil || !strings.Contains(err.Error(), want) {
@@ -81,7 +81,7 @@ func TestRetention_NamesWhatIsWrong(t *testing.T) {
 	if _, err := s.AgedTable(t.Context(), catalog.TableName{Schema: "public", Name: "absent"}, "at"); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("absent table: %v", err)
 	}
-	if err := s.Exec(t.Context(), "SET ROLE reader"); err != nil {
+	if err := s.Exec(t.Context(), "SET ROLE retention_reader"); err != nil {
 		t.Fatal(err)
 	}
 	missing := must[[]string](t)(s.MissingPrivileges(t.Context(), []catalog.TableName{{Schema: "public", Name: "o"}}))
@@ -115,8 +115,8 @@ func TestRetention_WaitsForALockAsLongAsItMay(t *testing.T) {
 func TestWrittenLSN_IsReachedByAQuietServer(t *testing.T) {
 	db := database(t, "CREATE TABLE o (x text)")
 	s := open(t, server.DSN(db))
-	for i := range 300 { // over some pages
-		exec(t, db, "SET synchronous_commit = off", "INSERT INTO o VALUES (repeat('x', 100))")
+	for i := range 20 { // over some pages
+		exec(t, db, "SET synchronous_commit = off", "INSERT INTO o VALUES (repeat('x', 900))")
 		lsn := must[pglogrepl.LSN](t)(s.WrittenLSN(t.Context()))
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 			current := must[catalog.Server](t)(s.Server(t.Context())).CurrentLSN

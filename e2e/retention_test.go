@@ -37,7 +37,7 @@ var deletionLog = []string{
 // deleted until then must be in the topic already.
 func TestE2E_Retention(t *testing.T) {
 	r := newRig(t, rigOptions{proxy: true, noSetup: true})
-	r.pg.Exec(t, append([]string{"ALTER TABLE outbox ADD created_at timestamptz NOT NULL DEFAULT clock_timestamp() - interval '1 hour'"}, deletionLog...)...)
+	r.pg.Exec(t, append([]string{"CREATE SEQUENCE numbers", "ALTER TABLE outbox ADD created_at timestamptz NOT NULL DEFAULT clock_timestamp() - interval '1 hour'"}, deletionLog...)...)
 	r.relayYAML = retentionYAML
 	r.setup(t)
 	relay := r.startReady(t)
