@@ -12,6 +12,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/sink"
 )
 
+// maxHeaders bounds what a body, which anybody may have written, can make the
+// relay keep.
+const maxHeaders = 1000
+
 // Messages says which logical messages are published, and where to. The body of
 // such a message, a JSON object, has the members of a row in the default shape.
 type Messages struct {
@@ -390,6 +394,9 @@ func (r *MessageRouter) bodyHeaders(raw []byte) (reason string) {
 	c := cutter{content: raw}
 	seen := make(map[string]bool)
 	for n := 1; c.next(); n++ {
+		if n > maxHeaders {
+			return fmt.Sprintf(`"headers" has more than %d members`, maxHeaders)
+		}
 		text, ok := c.name()
 		if !ok || len(text) == 0 {
 			return fmt.Sprintf(`the name of header %d of "headers" is empty, or no text`, n)

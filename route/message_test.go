@@ -91,6 +91,10 @@ func TestMessages_PoisonIsNamedWithoutItsContent(t *testing.T) {
 	topic := messages()
 	topic.Topic = "{topic}"
 	long := strings.Repeat("secret", 50)
+	var many []string
+	for i := range 1001 {
+		many = append(many, fmt.Sprintf(`"secret-%d":null`, i))
+	}
 	for _, c := range []struct {
 		cfg        route.Messages
 		body, want string
@@ -133,6 +137,7 @@ func TestMessages_PoisonIsNamedWithoutItsContent(t *testing.T) {
 		{messages(), `{` + good + `,"headers":{"a":"1","\udc00":"secret"}}`, `the name of header 2 of "headers" is empty, or no text`},
 		{messages(), `{` + good + `,"headers":{"secret":"1","secret":"2"}}`, `header 2 of "headers" has the name of an earlier one`},
 		{messages(), `{` + good + `,"headers":{"secret":{}}}`, `header 1 of "headers" is neither`},
+		{messages(), `{` + good + `,"headers":{` + strings.Join(many, ",") + `}}`, `"headers" has more than 1000 members`},
 		{messages(), `{` + good + `,"headers":{"id":"secret"}}`, `"headers" has "id", which the relay itself adds`},
 		{messages(), `{` + good + `,"headers":{"eventType":"secret"}}`, `"headers" has "eventType"`},
 		{messages(), `{` + good + `,"headers":{"lsn":"secret"}}`, `"headers" has "lsn"`},

@@ -87,6 +87,20 @@ func value(b []byte) string {
 	return fmt.Sprintf("%q", b)
 }
 
+// A row that is refused must not be shown under the name of the one before.
+func TestRoute_RefusedRowHasNoOthersName(t *testing.T) {
+	rel := debeziumRelation()
+	r := compile(t, debezium(), rel)
+	var rec sink.Record
+	if _, err := r.Route(commit, 0, row(rel, "p", "7f", nil, "order", "k", "t"), &rec); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.Route(commit, 1, row(rel, "p", nil, nil, "order", "k", "t"), &rec)
+	if fault.ClassOf(err) != fault.Poison || rec.ID != nil || rec.Topic != "" || rec.Seq != 1 {
+		t.Errorf("named %q %q %d: %v", rec.ID, rec.Topic, rec.Seq, err)
+	}
+}
+
 func TestRoute_MapsColumns(t *testing.T) {
 	const at = "@1700000000123"
 	shape := debezium()
