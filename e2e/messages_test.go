@@ -114,6 +114,19 @@ func (w *writer) row(id string) {
 	w.expect(id, `{"row": true}`)
 }
 
+// copyIn writes rows by one WAL record.
+func (w *writer) copyIn(ids ...string) {
+	w.t.Helper()
+	var rows [][]any
+	for _, id := range ids {
+		rows = append(rows, []any{id, "k", `{"row": true}`})
+		w.expect(id, `{"row": true}`)
+	}
+	if _, err := w.conn.CopyFrom(context.Background(), pgx.Identifier{"outbox"}, []string{"id", "aggregateid", "payload"}, pgx.CopyFromRows(rows)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // message emits one whose payload stands in its body as json, and is published as
 // value.
 func (w *writer) message(id, json, value string) {
@@ -163,7 +176,15 @@ func (m *messagesTest) scripted() bool {
 	a.exec("SAVEPOINT s2")
 	a.message("s-m5", `1.50`, `1.50`)
 	a.exec("RELEASE s2")
-	a.row("s-r3")
+	a.row("s-r3") // in the WAL right behind the message, and of no savepoint
+	a.exec("SAVEPOINT s3")
+	a.message("s-m11", `{}`, `{}`)
+	a.exec("RELEASE s3")
+	a.copyIn("s-r6", "s-r7", "s-r8")
+	a.exec("SAVEPOINT s4")
+	a.row("s-r9")
+	a.exec("RELEASE s4")
+	a.message("s-m12", `{}`, `{}`)
 	a.commit()
 
 	a.exec("BEGIN") // all of it, and what stays in the WAL nevertheless
@@ -204,7 +225,7 @@ func (m *messagesTest) scripted() bool {
 
 	m.waitCaughtUp(m.t, 30*time.Second)
 	metrics := relay.Metrics(m.t)
-	counted := strings.Contains(metrics, "\ncdc_relay_ignored_messages_total 3\n") && strings.Contains(metrics, "\ncdc_relay_decoded_messages_total 10\n")
+	counted := strings.Contains(metrics, "\ncdc_relay_ignored_messages_total 3\n") && strings.Contains(metrics, "\ncdc_relay_decoded_messages_total 12\n")
 	warned := strings.Count(relay.Log(), "not transactional") == 1
 	if !counted || !warned {
 		m.t.Errorf("messages that are not transactional: counted %v, warned of once %v", counted, warned)
@@ -249,7 +270,7 @@ func (m *messagesTest) malformed() bool {
 		relay := m.start(m.t)
 		relay.WaitNotReady(m.t, 20*time.Second, `has \"payload\" twice`)
 		_, body := relay.Ready()
-		hold(strings.Contains(body, "number 1 in the transaction committed at") && strings.Contains(body, "bad-m1") && namesLSN(body, low, high),
+		hold(strings.Contains(body, "number 1 in the transaction committed at") && strings.Contains(body, "bad-m1") && namesLSN(strings.ReplaceAll(body, "\n", " "), low, high),
 			"it is not named: %s", body)
 		time.Sleep(1500 * time.Millisecond) // a status interval and more
 		hold(mustLSN(m.t, m.confirmed(m.t)) <= mustLSN(m.t, low), "confirmed %s, past %s", m.confirmed(m.t), low)

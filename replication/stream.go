@@ -41,7 +41,8 @@ type Message struct {
 	// position to confirm only in a keepalive, outside of a transaction, and only
 	// behind everything that was received before.
 	WALEnd pglogrepl.LSN
-	// Data is one message of the output plugin; valid until the next call.
+	// Data is one message of the output plugin; valid until the next call. Within a
+	// transaction they come in the order in which they were written.
 	Data []byte
 }
 
@@ -63,6 +64,7 @@ type Stream struct {
 	// passing is how much of a message that is passed over is not read yet; the
 	// reader's only.
 	passing int64
+	order   order // where logical messages are asked for; the reader's only
 
 	nudge    chan struct{} // capacity 1: a status is wanted now
 	writeMu  sync.Mutex    // one writer at a time
@@ -76,7 +78,7 @@ type Stream struct {
 func newStream(c *Conn, start pglogrepl.LSN) *Stream {
 	s := &Stream{
 		cfg: c.cfg, pg: c.pg, conn: c.pg.Conn(), frames: c.frames, start: start,
-		nudge: make(chan struct{}, 1), stop: make(chan struct{}),
+		nudge: make(chan struct{}, 1), stop: make(chan struct{}), order: order{limit: c.cfg.MaxMessageBytes},
 	}
 	s.confirmed.Store(uint64(start))
 	s.frames.before = s.beforeRead
@@ -119,6 +121,14 @@ func (s *Stream) Interrupt() {
 // Next returns the next message. It blocks until there is one, the connection
 // fails, the server is silent for too long, or Interrupt is called.
 func (s *Stream) Next() (Message, error) {
+	if s.cfg.MessagePrefix == "" {
+		return s.read()
+	}
+	return s.order.next(s.read)
+}
+
+// read returns the next message as it comes.
+func (s *Stream) read() (Message, error) {
 	for {
 		typ, body, err := s.next()
 		if err != nil {
