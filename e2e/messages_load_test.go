@@ -85,8 +85,8 @@ func (w *messageLoad) writer(ctx context.Context, pg *e2e.PG, n int) error {
 	return nil
 }
 
-// transaction writes a few rows and messages in any order, some of them in a
-// savepoint that is rolled back, and commits or not.
+// transaction writes a few rows and messages in any order, some of them in
+// savepoints that are released or rolled back, and commits or not.
 func (w *messageLoad) transaction(conn *pgx.Conn, rnd *rand.Rand, prefix string) error {
 	ctx := context.Background() // a stop lets the transaction in hand end
 	tx, err := conn.Begin(ctx)
@@ -98,8 +98,8 @@ func (w *messageLoad) transaction(conn *pgx.Conn, rnd *rand.Rand, prefix string)
 	key := fmt.Sprintf("k%d", rnd.IntN(20))
 	var keep []string
 	for i := range 1 + rnd.IntN(6) {
-		undo := rnd.IntN(6) == 0
-		if undo {
+		undo, released := rnd.IntN(6) == 0, rnd.IntN(3) == 0
+		if undo || released {
 			if _, err := tx.Exec(ctx, "SAVEPOINT s"); err != nil {
 				return err
 			}
@@ -108,13 +108,18 @@ func (w *messageLoad) transaction(conn *pgx.Conn, rnd *rand.Rand, prefix string)
 		if err != nil {
 			return err
 		}
+		if !undo && id != "" {
+			keep = append(keep, id)
+		}
+		end := ""
 		switch {
 		case undo:
-			if _, err := tx.Exec(ctx, "ROLLBACK TO s"); err != nil {
-				return err
-			}
-		case id != "":
-			keep = append(keep, id)
+			end = "ROLLBACK TO s"
+		case released:
+			end = "RELEASE s"
+		}
+		if _, err := tx.Exec(ctx, end); err != nil {
+			return err
 		}
 	}
 	if !commits {

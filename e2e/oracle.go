@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -82,7 +85,7 @@ func (o *Oracle) take(ctx context.Context, c *pgx.Conn, d *oracleDecoder) (int, 
 	if d.message != "" {
 		skip = "0"
 	}
-	rows, err := c.Query(ctx, "SELECT data FROM pg_logical_slot_get_changes($1, NULL, 100000, 'skip-empty-xacts', $2, 'include-xids', '1')",
+	rows, err := c.Query(ctx, "SELECT lsn::text, data FROM pg_logical_slot_get_changes($1, NULL, 100000, 'skip-empty-xacts', $2, 'include-xids', '1')",
 		o.slot, skip)
 	if err != nil {
 		return 0, err
@@ -90,11 +93,12 @@ func (o *Oracle) take(ctx context.Context, c *pgx.Conn, d *oracleDecoder) (int, 
 	defer rows.Close()
 	n := 0
 	for rows.Next() {
+		var at pglogrepl.LSN
 		var line string
-		if err := rows.Scan(&line); err != nil {
+		if err := rows.Scan(&at, &line); err != nil {
 			return 0, err
 		}
-		if err := d.line(line); err != nil {
+		if err := d.line(at, line); err != nil {
 			return 0, err
 		}
 		n++
@@ -106,38 +110,60 @@ type oracleDecoder struct {
 	table, column string
 	message       string // how the line of a message begins; "" for none
 	xid           string
-	tx, row       int
+	tx            int
+	open          []oracleChange // of the transaction in hand
 	out           []Insert
 }
 
-func (d *oracleDecoder) line(s string) error {
+type oracleChange struct {
+	at      pglogrepl.LSN
+	message bool
+	value   string
+}
+
+func (d *oracleDecoder) line(at pglogrepl.LSN, s string) error {
 	switch {
 	case strings.HasPrefix(s, "BEGIN "):
-		d.xid, d.row = s[len("BEGIN "):], 0
+		d.xid = s[len("BEGIN "):]
 	case strings.HasPrefix(s, "COMMIT"):
-		if d.row > 0 {
-			d.tx++
-		}
+		d.commit()
 	case strings.HasPrefix(s, "table "+d.table+": INSERT:"):
 		v, err := testDecodingColumn(s[len("table "+d.table+": INSERT:"):], d.column)
 		if err != nil {
 			return err
 		}
-		d.add(v)
+		d.open = append(d.open, oracleChange{at: at, value: v})
 	case d.message != "" && strings.HasPrefix(s, d.message):
 		_, body, _ := strings.Cut(s, " content:")
 		var members map[string]any
 		if err := json.Unmarshal([]byte(body), &members); err != nil {
 			return fmt.Errorf("the body of a message is no JSON: %w", err)
 		}
-		d.add(fmt.Sprint(members[d.column]))
+		d.open = append(d.open, oracleChange{at, true, fmt.Sprint(members[d.column])})
 	}
 	return nil
 }
 
-func (d *oracleDecoder) add(value string) {
-	d.out = append(d.out, Insert{Value: value, Xid: d.xid, TxSeq: d.tx, RowSeq: d.row})
-	d.row++
+// commit puts the changes of a transaction into the order of the WAL. A row's
+// position is where its record begins, a message's where its record ends, which
+// is where the next one begins; so of one position the message was first.
+func (d *oracleDecoder) commit() {
+	slices.SortStableFunc(d.open, func(a, b oracleChange) int {
+		if c := cmp.Compare(a.at, b.at); c != 0 || a.message == b.message {
+			return c
+		}
+		if a.message {
+			return -1
+		}
+		return 1
+	})
+	for i, c := range d.open {
+		d.out = append(d.out, Insert{Value: c.value, Xid: d.xid, TxSeq: d.tx, RowSeq: i})
+	}
+	if len(d.open) > 0 {
+		d.tx++
+	}
+	d.open = d.open[:0]
 }
 
 // testDecodingColumn finds a column's value in ` name[type]:value name[type]:'quoted ”value”' ...`.
