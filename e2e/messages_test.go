@@ -92,7 +92,6 @@ func countIDs(records []e2e.Record, part string) int {
 type writer struct {
 	t    testing.TB
 	conn *pgx.Conn
-	seq  int // of the transaction in hand
 	open []string
 	want []string // id, seq and value of what was committed, in order
 }
