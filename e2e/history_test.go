@@ -21,7 +21,10 @@ func TestE2E_History(t *testing.T) {
 	r := newRig(t, rigOptions{noSetup: true, pg: pgserver.Options{Settings: map[string]string{"autovacuum": "off"}}})
 	r.historyYAML = "history:\n  max_bytes: 8MiB\n  hard_max_bytes: 48MiB\n"
 	r.setup(t)
-	r.pg.Exec(t, busyTable)
+	r.pg.Exec(t, busyTable, "CREATE ROLE least LOGIN REPLICATION")
+	if r.pg.Server != nil { // to run, to replay, and to make the history slot again
+		r.dsn = r.pg.Server.DSNAs("least", "", r.pg.Database)
+	}
 	relay := r.startReady(t)
 	start := r.position(t)
 	behind, ahead := r.historyFollows(t)

@@ -28,6 +28,8 @@ func (r *Replay) receive(ctx context.Context) error {
 				return context.Cause(ctx)
 			}
 			continue
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx) // why the stream was closed
 		case err != nil:
 			return r.here(catalog.Explain(err))
 		case r.notice != nil:

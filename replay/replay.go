@@ -171,8 +171,8 @@ func (r *Replay) background(ctx context.Context, db *catalog.Session) (end func(
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			if err := db.Wait(ctx, time.Minute); err != nil && ctx.Err() == nil {
-				r.stream.Close() // at once: a server that stops waits for its walsenders
 				r.cancel(catalog.Explain(err))
+				r.stream.Close() // at once: a server that stops waits for its walsenders
 				return
 			}
 		}
