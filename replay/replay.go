@@ -314,7 +314,7 @@ func (r *Replay) copySlot(ctx context.Context, conn *replication.Conn, server ca
 
 // noRoom explains an error of the server when it has no place for a replay.
 func noRoom(err error) error {
-	what, limit := "", ""
+	var what, limit string
 	switch catalog.SQLState(err) {
 	case "53400":
 		what, limit = "all replication slots are in use", "max_replication_slots"
