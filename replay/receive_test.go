@@ -22,17 +22,27 @@ var orders = route.Table{Schema: "public", Name: "outbox", ID: "id", Key: "aggre
 var relation = &decoder.Relation{OID: 1, Namespace: "public", Name: "outbox", Columns: []decoder.Column{
 	{Name: "id", TypeOID: 25}, {Name: "aggregatetype", TypeOID: 25}, {Name: "aggregateid", TypeOID: 25}, {Name: "payload", TypeOID: 25}}}
 
-// capture acks at once, and keeps what was published as text.
+// capture acks at once, unless it holds the acks back, and keeps what was published
+// as text.
 type capture struct {
 	*null.Sink
-	got []string
+	got  []string
+	hold bool
+	held []sink.Ack
 }
 
 func (c *capture) Publish(ctx context.Context, rec *sink.Record, ack sink.Ack) error {
 	h := rec.Headers[len(rec.Headers)-1]
 	c.got = append(c.got, strings.Join([]string{rec.Topic, string(rec.ID), h.Key + "=" + string(h.Value)}, " "))
+	if c.hold {
+		c.held = append(c.held, ack)
+		return nil
+	}
 	return c.Sink.Publish(ctx, rec, ack)
 }
+
+// ack acks the n-th record that was held.
+func (c *capture) ack(n int) { c.held[n].To.Done([]sink.Acked{{Tx: c.held[n].Tx, N: 1}}) }
 
 type script struct {
 	t    *testing.T
@@ -112,6 +122,25 @@ func TestReplay_RangeIsHalfOpenByCommit(t *testing.T) {
 	s.must(300, 3, "order-4")
 	if !s.done || len(s.out.got) != 3 {
 		t.Errorf("done %t, %v", s.done, s.out.got)
+	}
+}
+
+// TestReplay_GoesOnAtTheFirstTransactionThatIsNotAcked, whatever was read or acked
+// behind it.
+func TestReplay_GoesOnAtTheFirstTransactionThatIsNotAcked(t *testing.T) {
+	s := newScript(t, Options{From: Bound{LSN: 100}}, plan{100, 900})
+	s.out.hold = true
+	s.must(200, 1, "a-0", "a-1")
+	s.must(300, 2, "a-2")
+	s.must(400, 3, "a-3")
+	for _, step := range []struct {
+		ack  int
+		next uint64
+	}{{2, 100}, {0, 100}, {1, 305}, {3, 405}} {
+		s.out.ack(step.ack)
+		if got := s.r.report().Next.LSN; got != lsn(step.next) {
+			t.Errorf("after the ack of record %d: goes on at %s, want %s", step.ack, got, lsn(step.next))
+		}
 	}
 }
 
