@@ -35,7 +35,7 @@ func TestSnapshot_SeesWhatWasCommittedAndTellsWhatCameLater(t *testing.T) {
 		`CREATE TABLE p1 PARTITION OF outbox FOR VALUES WITH (MODULUS 2, REMAINDER 1)`,
 		`INSERT INTO outbox VALUES ('old'), ('older')`, `VACUUM FREEZE outbox`)
 	other := open(t, server.DSN(db))
-	for _, sql := range []string{`BEGIN`, `INSERT INTO outbox VALUES ('open')`, `SAVEPOINT s`, `INSERT INTO outbox VALUES ('in a savepoint')`} {
+	for _, sql := range []string{`BEGIN`, `INSERT INTO public.outbox VALUES ('open')`, `SAVEPOINT s`, `INSERT INTO public.outbox VALUES ('in a savepoint')`} {
 		if err := other.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

@@ -88,6 +88,9 @@ func (r *Report) finish(spilled int64) {
 	}
 }
 
+// maxTopics bounds how many topics are printed for a person.
+const maxTopics = 20
+
 // List keeps the first findings of each kind, for a person.
 type List struct {
 	Limit    int
@@ -132,7 +135,11 @@ func WriteText(w io.Writer, r *Report, l *List) error {
 	line := func(name string, n int64, what string) { _, _ = fmt.Fprintf(t, "%s\t%12d\t%s\n", name, n, what) }
 	_, _ = fmt.Fprintf(t, "snapshot\tof %s at %s, %s%s\n", strings.Join(r.Tables, ", "), r.SnapshotLSN,
 		r.SnapshotAt.UTC().Format(time.DateTime+"Z"), r.rangeText())
-	for _, topic := range r.Topics {
+	for i, topic := range r.Topics {
+		if i == maxTopics {
+			_, _ = fmt.Fprintf(t, "topic\tand %d more; --json lists all\n", len(r.Topics)-i)
+			break
+		}
 		_, _ = fmt.Fprintf(t, "topic\t%s\n", topic.text())
 	}
 	line("expected", r.Expected, "rows")

@@ -20,7 +20,6 @@ const progressEvery = 1 << 12
 type table struct {
 	route    route.Table
 	name     catalog.TableName
-	oid      uint32
 	columns  []string // that are read
 	at       []int    // where each of them is in relation
 	relation *decoder.Relation
@@ -29,7 +28,7 @@ type table struct {
 }
 
 // bind looks at a table and at what the role may read of it.
-func bind(ctx context.Context, db *catalog.Session, r route.Table, o Options) (*table, error) {
+func bind(ctx context.Context, db *catalog.Session, r route.Table, o Options, role string) (*table, error) {
 	t := &table{route: r, name: catalog.TableName{Schema: r.Schema, Name: r.Name}, columns: r.Identified()}
 	is, ok, err := db.Table(ctx, r.Schema, r.Name)
 	if err != nil {
@@ -38,7 +37,6 @@ func bind(ctx context.Context, db *catalog.Session, r route.Table, o Options) (*
 	if !ok {
 		return nil, fault.Stopped("correct outbox[].table", "outbox table %s does not exist", r)
 	}
-	t.oid = is.OID
 	t.relation = &decoder.Relation{OID: is.OID, Namespace: r.Schema, Name: r.Name}
 	for _, c := range is.Columns {
 		t.relation.Columns = append(t.relation.Columns, decoder.Column{Name: c.Name, TypeOID: c.BaseTypeOID})
@@ -53,7 +51,7 @@ func bind(ctx context.Context, db *catalog.Session, r route.Table, o Options) (*
 			t.inRange = catalog.Between(name, is.Columns[i].BaseTypeOID, o.Since, o.Until)
 		}
 	}
-	return t, t.mayRead(ctx, db, o.Role)
+	return t, t.mayRead(ctx, db, role)
 }
 
 // mayRead tells which grant is missing.

@@ -47,7 +47,6 @@ type Options struct {
 	TempDir         string // "" : the system's
 	Memory          int    // 0: DefaultMemory
 	ApplicationName string
-	Role            string // of the connection, for a person; set by Run
 
 	Connect func() (*pgx.ConnConfig, error)
 	Cluster *broker.Cluster
@@ -158,12 +157,11 @@ func (v *verifier) prepare(ctx context.Context) error {
 	if server.InRecovery {
 		return fault.Stopped("connect to the primary", "the server is a standby (in recovery), where no slot tells how far the relay is")
 	}
-	v.o.Role = server.Role.Name
 	if v.router, err = route.Compile(v.o.Tables); err != nil {
 		return err
 	}
 	for _, r := range v.o.Tables {
-		t, err := bind(ctx, v.db, r, v.o)
+		t, err := bind(ctx, v.db, r, v.o, server.Role.Name)
 		if err != nil {
 			return err
 		}
@@ -275,15 +273,15 @@ func (v *verifier) readLater(ctx context.Context, before *catalog.Snapshot) erro
 func (v *verifier) readRows(ctx context.Context, view *catalog.Snapshot, number int, where string, from origin,
 	stage *progress.Stage, poison func([]byte, error) error,
 ) error {
+	defer stage.End()
 	t, n := v.tables[number], int64(0)
-	header := t.route
 	err := t.read(ctx, view, where, v.router, func(rec *sink.Record) error {
 		if n++; n%progressEvery == 0 {
 			stage.Add(progressEvery)
 		}
 		topic, ok := v.topicOf[rec.Topic]
 		if !ok || !v.headers[topic][rec.Headers[0].Key] {
-			topic = v.topic(rec.Topic, header)
+			topic = v.topic(rec.Topic, t.route)
 		}
 		return v.add(topic, rec.ID, entry{origin: from, time: rec.Timestamp, table: number})
 	}, poison)
@@ -291,7 +289,6 @@ func (v *verifier) readRows(ctx context.Context, view *catalog.Snapshot, number 
 		return err
 	}
 	stage.Add(n % progressEvery)
-	stage.End()
 	return nil
 }
 
@@ -306,6 +303,7 @@ func (v *verifier) readTopics(ctx context.Context) ([]*Topic, error) {
 		total += t.Records()
 	}
 	stage := v.o.Progress.Stage(fmt.Sprintf("reading %d topics", len(topics)), total, "records")
+	defer stage.End()
 	n := &v.report.Counts
 	r := topicReader{cluster: v.o.Cluster, idHeaders: v.headers, progress: stage.Add, took: func(rec record) error {
 		n.Records++
@@ -318,7 +316,6 @@ func (v *verifier) readTopics(ctx context.Context) ([]*Topic, error) {
 	if err := r.read(ctx, topics); err != nil {
 		return nil, err
 	}
-	stage.End()
 	for _, t := range topics {
 		v.report.topic(t)
 	}
@@ -332,6 +329,7 @@ func (v *verifier) compare(ctx context.Context, topics []*Topic) error {
 		topics = append(topics, &Topic{Name: name})
 	}
 	stage := v.o.Progress.Stage("comparing", v.sorter.Len(), "rows and records")
+	defer stage.End()
 	it, err := v.sorter.Sort(ctx)
 	if err != nil {
 		return err
@@ -349,7 +347,6 @@ func (v *verifier) compare(ctx context.Context, topics []*Topic) error {
 	if err := c.compare(ctx, it, stage.Add); err != nil {
 		return err
 	}
-	stage.End()
 	v.report.finish(v.sorter.Spilled())
 	return nil
 }
