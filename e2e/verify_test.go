@@ -46,9 +46,15 @@ func (v *verified) only(kind string, ids ...string) bool {
 // running relay. Its temporary directory must be empty at the end.
 func (r *rig) verify(t *testing.T, config string, args ...string) *verified {
 	t.Helper()
+	return r.verifyDuring(t, nil, config, args...)
+}
+
+// verifyDuring is verify; during is asked all the time whether to interrupt it.
+func (r *rig) verifyDuring(t *testing.T, during func(stderr string) bool, config string, args ...string) *verified {
+	t.Helper()
 	temp, out := t.TempDir(), filepath.Join(t.TempDir(), "findings")
 	m := e2e.MeasureRelay(t, 30*time.Minute, e2e.RelayOptions{Config: config, Command: "verify",
-		Args: append([]string{"--json", "--list", "2", "--temp-dir", temp, "--out", out}, args...)}, nil)
+		Args: append([]string{"--json", "--list", "2", "--temp-dir", temp, "--out", out}, args...)}, during)
 	v := &verified{Measured: m, findings: map[string][]string{}}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 		t.Errorf("verify left %v in its temporary directory, %v", left, err)
@@ -174,6 +180,17 @@ func TestE2E_VerifyCases(t *testing.T) {
 	check("range", v.Code == 0 && v.Counts.Expected == 4 && v.Counts.Seen == 4 && v.only("extra", "old and alien") && len(v.findings) == 1, v)
 	v = r.verify(t, config, "--since", "1h")
 	check("since", v.Code == 1 && v.Counts.Expected == 2 && v.only("missing", "before the slot") && v.only("extra", "young and alien"), v)
+	// What is in the table and on its way is waited for.
+	relay.Pause(t)
+	r.pg.Exec(t, `INSERT INTO outbox (id, aggregateid, created_at) VALUES ('on its way', 'k', now() - interval '30 hours')`)
+	v = r.verifyDuring(t, func(stderr string) bool {
+		if strings.Contains(stderr, "waiting until the relay") {
+			relay.Resume(t)
+		}
+		return false
+	}, config, "--since", "132h", "--until", "24h")
+	check("waits", v.Code == 0 && v.Counts.Seen == 5, v)
+	r.pg.Exec(t, `DELETE FROM outbox WHERE id = 'on its way'`)
 	r.verifyAsLimited(t, config, check)
 	r.verifyExpired(t, config, check)
 	// A row that cannot be routed halts reading: it will never get there.
@@ -202,10 +219,10 @@ func (r *rig) verifyAsLimited(t *testing.T, config string, check func(string, bo
 	check("denied", v.Code == 1 && strings.Contains(v.Stderr, grant), v)
 	r.pg.Exec(t, grant)
 	v = r.verify(t, config)
-	check("granted", v.Code == 1 && v.only("missing", "before the slot") && v.only("extra", "young and alien", "old and alien"), v)
+	check("granted", v.Code == 1 && v.only("missing", "before the slot") && v.only("extra", "young and alien", "old and alien", "on its way"), v)
 	r.pg.Exec(t, `REVOKE SELECT (xmin) ON outbox FROM limited`)
 	v = r.verify(t, config)
-	check("without_xmin", v.Code == 1 && v.only("missing", "before the slot") && v.only("extra", "young and alien", "old and alien"), v)
+	check("without_xmin", v.Code == 1 && v.only("missing", "before the slot") && v.only("extra", "young and alien", "old and alien", "on its way"), v)
 }
 
 // verifyExpired removes records from the topic's beginning: older rows cannot be
