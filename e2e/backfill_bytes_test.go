@@ -32,7 +32,7 @@ func TestE2E_BackfillBytes(t *testing.T) {
 	for _, name := range printing {
 		r.pg.Exec(t, fmt.Sprintf("ALTER ROLE contrary SET %s = '%s'", name, contrary[name]))
 	}
-	r.pg.Exec(t, "ALTER ROLE contrary SET search_path = elsewhere", "ALTER ROLE contrary SET statement_timeout = '1ms'")
+	r.pg.Exec(t, "ALTER ROLE contrary SET search_path = elsewhere, public", "ALTER ROLE contrary SET statement_timeout = '1ms'")
 	r.dsn = asRole(t, r.pg.DSN(), "contrary")
 	r.setup(t)
 	relay := r.startReady(t)

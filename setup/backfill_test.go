@@ -143,10 +143,28 @@ func (e *env) begins() error {
 	return err
 }
 
+// meanwhileExporter has a row committed between the slot's beginning and the
+// import of its snapshot.
+type meanwhileExporter struct {
+	Exporter
+	e *env
+}
+
+func (x meanwhileExporter) CreateSlot(ctx context.Context, spec replication.SlotSpec) (replication.Exported, error) {
+	out, err := x.Exporter.CreateSlot(ctx, spec)
+	x.e.sql("INSERT INTO outbox (type) VALUES ('meanwhile')")
+	return out, err
+}
+
 func TestBackfill_HandsOverWithoutGapOrOverlap(t *testing.T) {
 	e := newEnv(t, outbox, "INSERT INTO outbox (type) VALUES ('before-1'), ('before-2')")
-	published := e.mustBackfill(func(_ *Options, _ *BackfillOptions, r *snapshotRows) {
+	published := e.mustBackfill(func(o *Options, _ *BackfillOptions, r *snapshotRows) {
 		r.during = func() { e.sql("INSERT INTO outbox (type) VALUES ('during')") }
+		replicate := o.Replicate
+		o.Replicate = func(ctx context.Context, cfg *pgx.ConnConfig) (Exporter, error) {
+			conn, err := replicate(ctx, cfg)
+			return meanwhileExporter{conn, e}, err
+		}
 	})
 	e.sql("INSERT INTO outbox (type) VALUES ('after')")
 	e.complete()
@@ -158,7 +176,7 @@ func TestBackfill_HandsOverWithoutGapOrOverlap(t *testing.T) {
 	if !slices.Equal(published, []string{"before-1", "before-2"}) {
 		t.Errorf("published %v", published)
 	}
-	for text, want := range map[string]bool{"before-1": false, "before-2": false, "during": true, "after": true} {
+	for text, want := range map[string]bool{"before-1": false, "before-2": false, "meanwhile": true, "during": true, "after": true} {
 		if e.streams(0, text) != want {
 			t.Errorf("%s is streamed: %t", text, !want)
 		}
