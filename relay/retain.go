@@ -56,10 +56,9 @@ func (s *session) retain(ctx context.Context) error {
 	}
 	for {
 		more, err := s.retainOnce(ctx)
-		if ctx.Err() != nil {
-			return nil
+		if ctx.Err() == nil {
+			s.r.noteRetention(err)
 		}
-		s.r.noteRetention(err)
 		wait := cfg.Interval
 		if more {
 			wait = cfg.Pause
