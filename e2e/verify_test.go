@@ -188,7 +188,7 @@ func TestE2E_VerifyCases(t *testing.T) {
 			relay.Resume(t)
 		}
 		return false
-	}, config, "--since", "132h", "--until", "24h")
+	}, config, "--since", "132h", "--until", "27h")
 	check("waits", v.Code == 0 && v.Counts.Seen == 5, v)
 	r.pg.Exec(t, `DELETE FROM outbox WHERE id = 'on its way'`)
 	r.verifyAsLimited(t, config, check)
