@@ -68,14 +68,36 @@ func TestE2E_Replay(t *testing.T) {
 		t.Log(v.details)
 	}
 	again := r.goesOnAfterInterrupts(t, inserts, from, to)
+	stop := r.serverStops(t, from, to)
 	order := "ok"
 	if v.overtaken > 0 || again.overtaken > 0 {
 		order = "wrong"
 	}
-	ok := v.ok() && v.duplicate == 0 && published == len(inserts) && ratio <= maxLiveRatio && refused && byTime && again.ok() && len(during) > 500
+	ok := v.ok() && v.duplicate == 0 && published == len(inserts) && ratio <= maxLiveRatio && refused && byTime && again.ok() && len(during) > 500 && stop < maxStop
 	e2e.Result(t, "replay", ok, "published", published, "expected", len(inserts), "order", order, "live_p99_ratio", ratio,
 		"live_p99_ms", float64(quantile(during, 0.99).Microseconds())/1000, "rate", *replayRate, "missing", v.missing, "extra", v.uncommitted,
-		"refused_early", refused, "by_time", byTime, "after_kill_missing", again.missing, "after_kill_duplicates", again.duplicate)
+		"refused_early", refused, "by_time", byTime, "after_kill_missing", again.missing, "after_kill_duplicates", again.duplicate,
+		"server_stop_s", stop.Seconds())
+}
+
+// maxStop is how long a fast stop of the server may take while a replay reads.
+const maxStop = 10 * time.Second
+
+// serverStops stops the server in the middle of a replay, which lets go of it, and
+// says how to go on. It returns how long the stop took.
+func (r *rig) serverStops(t testing.TB, from, to pglogrepl.LSN) time.Duration {
+	t.Helper()
+	if r.pg.Server == nil {
+		return 0 // not ours to stop
+	}
+	p := e2e.StartRelay(t, e2e.RelayOptions{Config: r.config(), Command: "replay",
+		Args: []string{"--from", from.String(), "--to", to.String(), "--topic", r.k.Topic(t, "stopped", 1), "--rate", "100", "--progress", "200ms"}})
+	p.WaitLog(t, time.Minute, "acked up to")
+	took := r.pg.StopFastIn(t, 4*maxStop)
+	if code := p.WaitExit(t, 30*time.Second); code != 1 || !goOn.MatchString(p.Log()) {
+		t.Errorf("a replay whose server was stopped ended with %d:\n%s", code, p.Log())
+	}
+	return took
 }
 
 // replayParts is how many replays publish the range, one after the other.
