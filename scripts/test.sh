@@ -18,8 +18,8 @@ phase() {
 	fi
 }
 
-# Tests 1, 2 and 9 of the promises run on the newer servers too, as far as they are there.
-newer=environment,crash,confirm_rule,slot_truth
+# Tests 1, 2 and 9 of the promises, and the hand-off of a backfill, run on the newer servers too, as far as they are there.
+newer=environment,crash,confirm_rule,slot_truth,handoff
 e2e_on() {
 	local version=$1
 	if ! [ -x "/usr/lib/postgresql/$version/bin/postgres" ] && ! [ -x ".cache/postgres/$version/bin/postgres" ]; then
