@@ -91,6 +91,10 @@ func startBusy(t *testing.T, srv *pgserver.Server, pc *pgconn.Config, slot strin
 	return s, naps
 }
 
+// isHot tells that reads are coalesced now. A reader that is slower than the server,
+// as under the race detector, finds more to read each time, and need not nap.
+func isHot(s *Stream) bool { return coalesced(s.conn).pace.hot }
+
 // Every row comes, over interrupts, and the end is in order.
 func realBusy(t *testing.T, srv *pgserver.Server, pc *pgconn.Config) {
 	s, naps := startBusy(t, srv, pc, fmt.Sprintf("busy_%t", pc.TLSConfig != nil))
@@ -106,9 +110,10 @@ func realBusy(t *testing.T, srv *pgserver.Server, pc *pgconn.Config) {
 			}
 		}
 	}()
-	rows, interrupts := 0, 0
+	rows, interrupts, hot := 0, 0, false
 	for done := false; !done; {
 		m, err := s.Next()
+		hot = hot || isHot(s)
 		switch {
 		case errors.Is(err, ErrInterrupted):
 			interrupts++
@@ -125,8 +130,8 @@ func realBusy(t *testing.T, srv *pgserver.Server, pc *pgconn.Config) {
 	if rows != busyRows+1 {
 		t.Errorf("%d rows, want %d", rows, busyRows+1)
 	}
-	if naps.Load() == 0 || interrupts == 0 {
-		t.Errorf("%d naps and %d interrupts in a backlog", naps.Load(), interrupts)
+	if !hot || interrupts == 0 {
+		t.Errorf("%d interrupts in a backlog; reads were coalesced: %t", interrupts, hot)
 	}
 	t.Logf("%d naps, %d interrupts", naps.Load(), interrupts)
 	if err := s.Finish(t.Context()); err != nil {
@@ -136,8 +141,8 @@ func realBusy(t *testing.T, srv *pgserver.Server, pc *pgconn.Config) {
 
 // A server that is killed is noticed at once, and as a failed connection.
 func realBusyKilled(t *testing.T, srv *pgserver.Server, pc *pgconn.Config) {
-	s, naps := startBusy(t, srv, pc, fmt.Sprintf("killed_%t", pc.TLSConfig != nil))
-	for naps.Load() == 0 {
+	s, _ := startBusy(t, srv, pc, fmt.Sprintf("killed_%t", pc.TLSConfig != nil))
+	for !isHot(s) {
 		next(t, s)
 	}
 	srv.Kill9()
