@@ -11,8 +11,7 @@ const (
 	// A walsender sends each message by itself. While messages come faster than
 	// busyRate for settleTime, reads are coalesced: the reader naps between two reads,
 	// so that neither side pays for a wake-up per message.
-	// Keepalives do not count: one comes for each transaction that finds the server idle.
-	busyRate = 18_000 // WAL messages per second
+	busyRate = 18_000 // messages per second
 	// settleTime is how long the rate must have been above or below it.
 	settleTime = 16 * time.Millisecond
 	// rateWindow is the shortest time that a rate is measured over.
@@ -66,7 +65,7 @@ func (p *pacer) read(n, size int) { p.again = n >= moreAbove || n == size }
 type coalescedConn struct {
 	*net.TCPConn
 	raw      syscall.RawConn
-	messages *uint64 // WAL messages taken from the stream so far; nil until coalesce
+	messages *uint64 // taken from the stream so far; nil until coalesce
 	pace     pacer
 	lowat    bool // SO_RCVLOWAT is raised
 	naps     *atomic.Uint64

@@ -180,7 +180,7 @@ func (c *Conn) Start(ctx context.Context, slot, publication string, lsn pglogrep
 		return nil, fault.Stopped("", "start streaming slot %q: the position to start at is not known", slot)
 	}
 	if conn := coalesced(c.pg.Conn()); conn != nil && c.cfg.CoalesceReads {
-		conn.coalesce(&c.frames.wal, c.cfg.Naps)
+		conn.coalesce(&c.frames.messages, c.cfg.Naps)
 	}
 	opts := pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'",

@@ -49,9 +49,9 @@ type frameReader struct {
 	buf    []byte
 	rp, wp int
 	left   int // Read: bytes of the message in hand that are not handed out yet
-	// wal counts the WAL messages among them, and no keepalives, for the pacer.
-	wal   uint64
-	small int // frames in a row that would have fitted into frameBuffer
+	// messages counts those that next returned.
+	messages uint64
+	small    int // frames in a row that would have fitted into frameBuffer
 }
 
 func newFrameReader(r io.Reader) *frameReader {
@@ -103,6 +103,7 @@ func (f *frameReader) next(limit int64) (byte, []byte, error) {
 	}
 	body := f.buf[f.rp+msgHeader : f.rp+total : f.rp+total]
 	f.rp += total
+	f.messages++
 	return typ, body, nil
 }
 

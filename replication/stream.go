@@ -231,7 +231,6 @@ func (s *Stream) copyData(b []byte) (Message, bool, error) {
 		if len(b) < xlogHeader {
 			return Message{}, false, fmt.Errorf("the server sent WAL data of %d bytes, shorter than its header", len(b))
 		}
-		s.frames.wal++
 		return Message{
 			WALStart: pglogrepl.LSN(binary.BigEndian.Uint64(b[1:])),
 			WALEnd:   pglogrepl.LSN(binary.BigEndian.Uint64(b[9:])),
