@@ -54,6 +54,7 @@ func (s *session) retain(ctx context.Context) error {
 	if cfg.After == 0 {
 		return nil
 	}
+	s.log.Info("published rows are deleted from the outbox tables", zap.Duration("after", cfg.After))
 	for {
 		more, err := s.retainOnce(ctx)
 		if ctx.Err() == nil {
@@ -125,7 +126,7 @@ func (s *session) retainTable(ctx context.Context, c *catalog.Session, t catalog
 	limit := cfg.BatchRows * roundBatches
 	rows, err := c.OldRows(ctx, t, cfg.After, limit)
 	if err != nil || len(rows) == 0 {
-		return false, err
+		return false, denied(err, t)
 	}
 	lsn, err := c.WrittenLSN(ctx)
 	if err != nil {
@@ -142,7 +143,7 @@ func (s *session) retainTable(ctx context.Context, c *catalog.Session, t catalog
 		}
 		n, err := c.DeleteOld(ctx, t, cfg.After, batch, cfg.LockTimeout)
 		if err != nil {
-			return false, err
+			return false, denied(err, t)
 		}
 		s.r.deleted.Add(uint64(n))
 		select {
@@ -152,6 +153,14 @@ func (s *session) retainTable(ctx context.Context, c *catalog.Session, t catalog
 		}
 	}
 	return len(rows) == limit, nil
+}
+
+// denied names the privileges where the role lacks one.
+func denied(err error, t catalog.AgedTable) error {
+	if catalog.SQLState(err) != "42501" {
+		return err
+	}
+	return errBlocked(fmt.Sprintf("the relay's role may not read and delete rows of %s: GRANT SELECT, DELETE ON %s to it", t, t.SQL()))
 }
 
 // mayDelete returns why nothing may be deleted. With a session it also asks

@@ -39,7 +39,7 @@ func (r *run) ensureHistory(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	r.say("created history slot %q at %s", r.History, at)
+	r.say("created history slot %q at %s; a relay that runs must be started again with this configuration: until then nobody moves the slot on, and it retains WAL", r.History, at)
 	return nil
 }
 

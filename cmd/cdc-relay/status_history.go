@@ -55,7 +55,7 @@ func (rep *statusReport) writeHistory(line func(name, format string, args ...any
 	since := "the time is not known (no relay answers at admin.listen)"
 	switch {
 	case h.Since != nil:
-		since = "all that was committed since " + h.Since.UTC().Format(time.DateTime+"Z")
+		since = "all that was committed since " + h.Since.UTC().Add(time.Second-1).Truncate(time.Second).Format(time.DateTime+"Z")
 	case rep.Relay != nil:
 		since = "the time is not known yet"
 	}
