@@ -89,6 +89,13 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 		return false, catalog.Explain(fmt.Errorf("connect to the database: %w", err))
 	}
 	defer c.Close(ctx)
+	server, err := c.Server(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := s.sameServer(server); err != nil {
+		return false, err
+	}
 	var attached []string
 	for i, name := range tableNames(s.r.cfg.Tables) {
 		t, err := c.AgedTable(ctx, name, s.r.cfg.Retention.Columns[i])
@@ -110,6 +117,16 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 		return more, errBlocked(fmt.Sprintf("of partitions that were attached, and not made as partitions, no row is deleted, since they may hold rows that were never published: %s", strings.Join(attached, ", ")))
 	}
 	return more, nil
+}
+
+// sameServer refuses another server than that of the stream, or another run of it:
+// source.host may name several, and their positions cannot be compared.
+func (s *session) sameServer(server catalog.Server) error {
+	if server.InRecovery || !server.StartedAt.Equal(s.startedAt) {
+		return errBlocked(fmt.Sprintf("the connection that deletes reached another server than the stream (in recovery: %t, started %s and %s), so that it is not known what of its rows is published",
+			server.InRecovery, server.StartedAt.UTC().Format(time.RFC3339), s.startedAt.UTC().Format(time.RFC3339)))
+	}
+	return nil
 }
 
 // retainTable deletes old rows of one table, in this order: the rows are read, and
