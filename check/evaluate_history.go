@@ -26,11 +26,15 @@ func (r *report) history(w Want, f Facts) {
 			"%q is lost (wal_status %s %s): nothing can be replayed", name, h.WALStatus, h.InvalidationReason)
 		return
 	}
-	kept := int64(f.Server.CurrentLSN - min(h.Restart, f.Server.CurrentLSN))
+	kept := f.Server.CurrentLSN - min(h.Restart, f.Server.CurrentLSN)
+	alone := kept // what is kept for the relay's slot in any case does not count
+	if f.HasSlot && f.Slot.Restart != 0 {
+		alone = f.Slot.Restart - min(h.Restart, f.Slot.Restart)
+	}
 	switch {
-	case h.Restart != 0 && kept > w.HistoryHardMax && w.HistoryHardMax > 0:
+	case h.Restart != 0 && int64(alone) > w.HistoryHardMax && w.HistoryHardMax > 0:
 		r.add("history slot", Warn, "get the relay going, and end transactions that are open for long",
-			"%q: %d MiB of WAL are kept for it, more than history.hard_max_bytes; the relay will drop it", name, kept>>20)
+			"%q: %d MiB of WAL are kept for it that the relay's slot does not need, more than history.hard_max_bytes; the relay will drop it unless that shrinks", name, alone>>20)
 	case h.WALStatus == "unreserved":
 		r.add("history slot", Warn, "raise max_slot_wal_keep_size, or shorten the history; once it is lost, "+again,
 			"%q: unreserved, it will be lost at the next checkpoint", name)

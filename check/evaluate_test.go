@@ -101,7 +101,8 @@ func TestEvaluate_History(t *testing.T) {
 		{"missing", func(w *Want, f *Facts) { f.HasHistory = false }, Fail, "does not exist"},
 		{"lost", func(w *Want, f *Facts) { f.HistorySlot.WALStatus = "lost" }, Fail, "is lost"},
 		{"another plugin", func(w *Want, f *Facts) { f.HistorySlot.Plugin = "test_decoding" }, Fail, "not a logical slot of pgoutput"},
-		{"above the limit", func(w *Want, f *Facts) { w.HistoryHardMax = 500 }, Warn, "will drop it"},
+		{"above the limit", func(w *Want, f *Facts) { w.HistoryHardMax = 99 }, Warn, "will drop it"},
+		{"the relay's slot keeps as much", func(w *Want, f *Facts) { w.HistoryHardMax, f.Slot.Restart = 99, 400 }, Pass, "can be replayed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w, f := good()

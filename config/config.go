@@ -141,7 +141,7 @@ type Checkpoint struct {
 type History struct {
 	MaxBytes     Bytes         `yaml:"max_bytes" default:"0" doc:"How many bytes of WAL behind what is published can be replayed at most; 0 for no such limit."`
 	MaxAge       time.Duration `yaml:"max_age" default:"0s" doc:"How far back in time at most; 0s for no such limit. With both, the shorter range counts. Times are remembered in memory: after a start more is kept, until it has run for that long."`
-	HardMaxBytes Bytes         `yaml:"hard_max_bytes" default:"0" doc:"When the server keeps more WAL than this for it, since a transaction that stays open holds it back, the history slot is dropped; 0 takes twice max_bytes. Needed with max_age alone."`
+	HardMaxBytes Bytes         `yaml:"hard_max_bytes" default:"0" doc:"When the server keeps more WAL than this for it alone, beyond what it keeps for the relay's slot, since a transaction that was open for long holds it back, the history slot is dropped; 0 takes twice max_bytes. Needed with max_age alone."`
 	Slot         string        `yaml:"slot" default:"" doc:"Name of that slot; empty takes source.slot with _history behind it. setup makes it."`
 }
 

@@ -15,8 +15,9 @@ const (
 )
 
 // TestE2E_History lets WAL pass by: the history slot follows within its window,
-// never past the main one. A transaction that stays open holds its WAL, until the
-// slot is dropped, loudly; the stream does not notice, and setup makes it anew.
+// never past the main one. A transaction that was open for long holds its WAL: once
+// the main slot has let go of that the history slot is dropped, loudly; the stream
+// does not notice, and setup makes it anew.
 func TestE2E_History(t *testing.T) {
 	r := newRig(t, rigOptions{noSetup: true, pg: pgserver.Options{Settings: map[string]string{"autovacuum": "off"}}})
 	r.historyYAML = "history:\n  max_bytes: 8MiB\n  hard_max_bytes: 48MiB\n"
@@ -73,8 +74,9 @@ func (r *rig) historyFollows(t *testing.T) (behind int64, ahead int) {
 	return behind, ahead
 }
 
-// pinsHistory holds a transaction open over more WAL than the hard limit, and
-// returns how long it took until the history slot was gone.
+// pinsHistory holds a transaction open over more WAL than the hard limit, which the
+// main slot keeps too as long, and returns how long it took from its end until the
+// history slot was gone.
 func (r *rig) pinsHistory(t *testing.T, relay *e2e.Relay) time.Duration {
 	t.Helper()
 	pin := newScripted(t, r.pg)
@@ -83,14 +85,21 @@ func (r *rig) pinsHistory(t *testing.T, relay *e2e.Relay) time.Duration {
 	for range historyHard>>20 + 10 {
 		r.pg.Exec(t, busyRows)
 	}
+	r.waitCaughtUp(t, 30*time.Second)
+	kept := r.pg.Query(t, `SELECT pg_current_wal_lsn() - min(restart_lsn) > $1 FROM pg_replication_slots WHERE slot_name IN ($2, $3) HAVING count(*) = 2`,
+		historyHard, r.slot, r.slot+"_history")
+	pin.exec("ROLLBACK")
+	if kept != "true" {
+		t.Errorf("the open transaction did not hold back both slots: %q", kept)
+	}
 	began := time.Now()
 	e2e.Eventually(t, 3*time.Minute, "the history slot to be dropped", func() bool {
 		time.Sleep(time.Second)
 		r.pg.Exec(t, "INSERT INTO busy (filler) VALUES ('x')") // something goes on
+		r.pg.Exec(t, "CHECKPOINT")                             // it writes which transactions run, by which slots let go of WAL
 		return r.pg.Query(t, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", r.slot+"_history") == "0"
 	})
 	took := time.Since(began)
-	pin.exec("ROLLBACK")
 	relay.WaitLog(t, 10*time.Second, "history slot dropped")
 	return took
 }

@@ -17,8 +17,8 @@ type Window struct {
 	// behind what is published.
 	MaxBytes int64
 	MaxAge   time.Duration
-	// HardMaxBytes bounds the WAL that the server keeps for it. That is more than
-	// the range: an open transaction holds it back.
+	// HardMaxBytes bounds the WAL that the server keeps for it alone. That is more
+	// than the range: a transaction that was open for long holds it back.
 	HardMaxBytes int64
 }
 
@@ -33,15 +33,23 @@ type Facts struct {
 	Published pglogrepl.LSN
 	Start     pglogrepl.LSN // the history slot's confirmed position: the first that can be replayed
 	Restart   pglogrepl.LSN // and from where the server keeps WAL for it
+	// MainRestart is from where the server keeps WAL for the main slot; zero when it
+	// keeps none.
+	MainRestart pglogrepl.LSN
 	// OverSince is since when it is above HardMaxBytes, and Pressed how often it was
 	// advanced since.
 	OverSince time.Time
 	Pressed   int
 }
 
-// Kept is the WAL that the server keeps for the history, up to what is published:
-// what lies behind that is kept for the main slot in any case.
-func (f Facts) Kept() int64 { return behind(f.Published, f.Restart) }
+// Kept is the WAL that the server keeps for the history alone, in bytes: what it
+// keeps for the main slot in any case would not be freed by dropping this one.
+func (f Facts) Kept() int64 {
+	if f.MainRestart == 0 {
+		return behind(f.Published, f.Restart)
+	}
+	return behind(f.MainRestart, f.Restart)
+}
 
 // Kind of a step.
 type Kind uint8
@@ -72,7 +80,7 @@ const (
 	grace      = 3 * pressEvery // and for so long
 )
 
-// Over tells whether the server keeps more for the history than it may.
+// Over tells whether the server keeps more for the history alone than it may.
 func (w Window) Over(f Facts) bool { return w.HardMaxBytes > 0 && f.Kept() > w.HardMaxBytes }
 
 // Next returns the step that is due.
@@ -84,7 +92,7 @@ func (w Window) Next(f Facts, s *Samples) Step {
 	over := f.Now.Sub(f.OverSince)
 	switch {
 	case w.Over(f) && f.Pressed >= presses && over >= grace:
-		return Step{Kind: Drop, Why: fmt.Sprintf("the server keeps %d bytes of WAL for it, above the hard limit of %d: "+
+		return Step{Kind: Drop, Why: fmt.Sprintf("the server keeps %d bytes of WAL for it that the relay's slot does not need, above the hard limit of %d: "+
 			"a transaction that was open for long holds it back", f.Kept(), w.HardMaxBytes)}
 	case to > f.Start:
 		return Step{Kind: Advance, To: to}

@@ -49,6 +49,11 @@ func TestWindow_NextStep(t *testing.T) {
 		{"pinned: drop", bytes, Facts{Published: 2500, Start: 2000, Restart: 800, OverSince: noon.Add(-45 * time.Second), Pressed: 3}, false, Step{Kind: Drop}},
 		{"pinned, and an advance is due: drop", bytes, Facts{Published: 2900, Start: 2000, Restart: 800, OverSince: noon.Add(-45 * time.Second), Pressed: 2}, false, Step{Kind: Drop}},
 		{"at the limit: keep", bytes, Facts{Published: 2500, Start: 2000, Restart: 900, OverSince: noon.Add(-time.Hour), Pressed: 2}, false, Step{}},
+		{"the main slot keeps the same WAL: keep", bytes, Facts{Published: 2500, Start: 2000, Restart: 800, MainRestart: 800, OverSince: noon.Add(-time.Hour), Pressed: 9}, false, Step{}},
+		{"the main slot keeps more: keep", bytes, Facts{Published: 2500, Start: 2000, Restart: 800, MainRestart: 700, OverSince: noon.Add(-time.Hour), Pressed: 9}, false, Step{}},
+		{"the main slot keeps nearly the same: keep", bytes, Facts{Published: 2500, Start: 2000, Restart: 800, MainRestart: 2400, OverSince: noon.Add(-time.Hour), Pressed: 9}, false, Step{}},
+		{"the main slot has let go of it: drop", bytes, Facts{Published: 2500, Start: 2000, Restart: 800, MainRestart: 2401, OverSince: noon.Add(-time.Hour), Pressed: 2}, false, Step{Kind: Drop}},
+		{"the main slot is in an outage, and an advance is due all the same", bytes, Facts{Published: 2900, Start: 2000, Restart: 800, MainRestart: 800, OverSince: noon.Add(-time.Hour), Pressed: 2}, false, Step{Kind: Advance, To: 2200 * mb}},
 		{"what the main slot holds up is not held against it", bytes, Facts{Published: 900, Start: 800, Restart: 700, OverSince: noon.Add(-time.Hour), Pressed: 2}, false, Step{}},
 		{"no hard limit: never drop", Window{MaxBytes: 800 * mb}, Facts{Published: 9000, Start: 8900, Restart: 1, OverSince: noon.Add(-time.Hour), Pressed: 9}, false, Step{}},
 		{"no slot", bytes, Facts{Published: 2500}, false, Step{}},
@@ -59,7 +64,7 @@ func TestWindow_NextStep(t *testing.T) {
 				s = &Samples{}
 			}
 			c.f.Now = noon
-			c.f.Published, c.f.Start, c.f.Restart = c.f.Published*mb, c.f.Start*mb, c.f.Restart*mb
+			c.f.Published, c.f.Start, c.f.Restart, c.f.MainRestart = c.f.Published*mb, c.f.Start*mb, c.f.Restart*mb, c.f.MainRestart*mb
 			got := c.w.Next(c.f, s)
 			if got.Kind != c.want.Kind || got.To != c.want.To || (got.Kind == Drop) != (got.Why != "") {
 				t.Errorf("got %+v, want %+v", got, c.want)

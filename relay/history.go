@@ -111,7 +111,7 @@ func (r *Relay) noteHistory(server catalog.Server, main, slot catalog.Slot, exis
 	}
 	h.gone = ""
 	h.end = server.CurrentLSN
-	h.facts = history.Facts{Now: time.Now(), Published: main.Confirmed, Start: slot.Confirmed, Restart: slot.Restart}
+	h.facts = history.Facts{Now: time.Now(), Published: main.Confirmed, Start: slot.Confirmed, Restart: slot.Restart, MainRestart: main.Restart}
 	h.samples.Add(h.facts.Now, main.Confirmed, slot.Confirmed)
 	switch over := r.cfg.History.Over(h.facts); {
 	case !over:

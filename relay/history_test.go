@@ -22,7 +22,7 @@ func TestHistory_IsToldLoudlyOnce(t *testing.T) {
 		Deps{Log: zap.New(core)})
 	good := catalog.Slot{Name: "h", Type: "logical", Plugin: "pgoutput", Database: "d", Confirmed: 100 * mb, Restart: 99 * mb}
 	look := func(published pglogrepl.LSN, h catalog.Slot, exists bool) history.Step {
-		return r.noteHistory(catalog.Server{Database: "d", CurrentLSN: published}, catalog.Slot{Confirmed: published}, h, exists, r.historyDrops())
+		return r.noteHistory(catalog.Server{Database: "d", CurrentLSN: published}, catalog.Slot{Confirmed: published, Restart: published}, h, exists, r.historyDrops())
 	}
 	says := func(errors int, problem string) {
 		t.Helper()
@@ -52,7 +52,15 @@ func TestHistory_IsToldLoudlyOnce(t *testing.T) {
 		look(105*mb, lost, true)
 		says(2, "idle_timeout")
 	}
-	for range 2 { // pinned
+	for range 9 { // pinned, as the main slot is
+		main := catalog.Slot{Confirmed: 120 * mb, Restart: 99 * mb}
+		if step := r.noteHistory(catalog.Server{Database: "d", CurrentLSN: 200 * mb}, main, good, true, r.historyDrops()); step.Kind == history.Drop {
+			t.Fatalf("%+v although that frees nothing", step)
+		}
+		r.historyMoved()
+		r.history.over = r.history.over.Add(-time.Minute)
+	}
+	for range 2 { // pinned alone
 		if step := look(120*mb, good, true); step.Kind != history.Advance {
 			t.Fatalf("%+v", step)
 		}
