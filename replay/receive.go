@@ -238,18 +238,27 @@ func (r *Replay) publish(ctx context.Context, rec *sink.Record) error {
 	return nil
 }
 
-// pace waits where the rate is limited.
+// pace waits where the rate is limited: once for a piece of events, which are then
+// published without a wait and sent together.
 func (r *Replay) pace(ctx context.Context) error {
-	if r.limit == nil || r.limit.Allow() {
+	if r.limit == nil {
 		return nil
 	}
-	r.flush()
-	if err := r.limit.Wait(ctx); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return fmt.Errorf("keep the rate: %w", err)
+	if r.granted > 0 {
+		r.granted--
+		return nil
 	}
+	piece := r.limit.Burst()
+	if !r.limit.AllowN(time.Now(), piece) {
+		r.flush()
+		if err := r.limit.WaitN(ctx, piece); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return fmt.Errorf("keep the rate: %w", err)
+		}
+	}
+	r.granted = piece - 1
 	return nil
 }
 

@@ -3,8 +3,10 @@ package replay
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -266,5 +268,38 @@ func TestAggregateColumn_IsTheTopicsOrTheUsual(t *testing.T) {
 	table.Topic, table.TopicCol = "", "topic"
 	if got := aggregateColumn(table); got != "aggregatetype" {
 		t.Errorf("with a column that holds the topic: %s", got)
+	}
+}
+
+// flushes counts how often the sink is told to send.
+type flushes struct {
+	*capture
+	n int
+}
+
+func (f *flushes) Flush() { f.n++ }
+
+// TestReplay_RateIsTakenInPieces: a limited rate is kept, and what it lets pass in
+// 20 ms is sent together.
+func TestReplay_RateIsTakenInPieces(t *testing.T) {
+	for _, c := range []struct {
+		rate    float64
+		events  int
+		flushes int
+	}{{5000, 1001, 10}, {50, 5, 4}, {10, 3, 2}, {0, 500, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newScript(t, Options{From: Bound{LSN: 100}, Rate: c.rate}, plan{100, 900})
+			out := &flushes{capture: s.out}
+			s.r.sink = out
+			began := time.Now()
+			s.must(200, 1, slices.Repeat([]string{"a-1"}, c.events)...)
+			took, want := time.Since(began), time.Duration(0)
+			if c.rate > 0 {
+				want = time.Duration(float64(c.events-1) / c.rate * float64(time.Second))
+			}
+			if len(out.got) != c.events || out.n != c.flushes || took < want-pacePiece || took > want+time.Millisecond {
+				t.Errorf("at %g events/s: %d of %d events in %v, want %v; sent %d times, want %d", c.rate, len(out.got), c.events, took, want, out.n, c.flushes)
+			}
+		})
 	}
 }

@@ -25,6 +25,9 @@ import (
 const (
 	connectTimeout = 15 * time.Second // one connection to the server, with its checks
 	finishTimeout  = 5 * time.Second  // the goodbye of the stream
+	// pacePiece is the time whose events are published at once where the rate is limited:
+	// to wait for each one would send each one alone, beside the live stream.
+	pacePiece = 20 * time.Millisecond
 	// copyTries is how often the slot is copied while the relay moves it.
 	copyTries = 5
 )
@@ -56,6 +59,7 @@ type Replay struct {
 	ev      decoder.Event
 	headers []sink.Header
 	mark    [16]byte // value of the header
+	granted int      // events that may be published before the limit is asked again
 	unsent  bool     // the sink has records that may wait for a flush
 	before  bool     // a transaction from before the range was seen
 	notice  error    // of the server
@@ -96,7 +100,7 @@ func New(o Options) (*Replay, error) {
 	}
 	r := &Replay{o: o, router: router, messages: messages, dec: decoder.New(), filter: newFilter(o.Filter, o.Tables), began: time.Now()}
 	if o.Rate > 0 {
-		r.limit = rate.NewLimiter(rate.Limit(o.Rate), max(1, int(o.Rate/20)))
+		r.limit = rate.NewLimiter(rate.Limit(o.Rate), max(1, int(o.Rate*pacePiece.Seconds())))
 	}
 	return r, nil
 }
