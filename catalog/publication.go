@@ -115,22 +115,35 @@ func (s *Session) Publication(ctx context.Context, name string) (Publication, bo
 
 // MayFollowSlot tells whether the publication, or the entry of one of its
 // tables, may have been written after the position of the slot. False is proof
-// that it was there before; true may be a false alarm, when other transactions
-// were open as the slot was created. False, too, when either is missing.
+// that it was there before. True proves nothing: a slot that is made takes over the
+// catalog horizon of an older slot, and that of a transaction that is open then,
+// and keeps it until it is read. False, too, when either is missing.
 func (s *Session) MayFollowSlot(ctx context.Context, publication, slot string) (bool, error) {
-	var may bool
-	err := s.conn.QueryRow(ctx, `SELECT EXISTS (
-		SELECT FROM pg_replication_slots s, (
+	rows, err := s.conn.Query(ctx, `SELECT age(written.xmin), age(s.catalog_xmin)
+		FROM pg_replication_slots s, (
 			SELECT p.xmin FROM pg_publication p WHERE p.pubname = $1
 			UNION ALL
 			SELECT r.xmin FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
 			WHERE p.pubname = $1) written
-		WHERE s.slot_name = $2 AND age(written.xmin) <= age(s.catalog_xmin))`, publication, slot).Scan(&may)
+		WHERE s.slot_name = $2 AND s.catalog_xmin IS NOT NULL`, publication, slot)
 	if err != nil {
 		return false, fmt.Errorf("compare the ages of publication %q and slot %q: %w", publication, slot, err)
 	}
-	return may, nil
+	may, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (bool, error) {
+		var written, horizon int32
+		err := row.Scan(&written, &horizon)
+		return mayFollow(written, horizon), err
+	})
+	if err != nil {
+		return false, fmt.Errorf("compare the ages of publication %q and slot %q: %w", publication, slot, err)
+	}
+	return slices.Contains(may, true), nil
 }
+
+// mayFollow compares ages in transactions. One that is negative is that of a row
+// which was written more than two thousand million transactions ago: the ids wrap,
+// and xmin shows that of a frozen row as it was.
+func mayFollow(written, horizon int32) bool { return written >= 0 && written <= horizon }
 
 // CreatePublicationSQL is the statement by which the publication of these tables,
 // or of none, is made.

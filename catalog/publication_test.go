@@ -2,6 +2,7 @@ package catalog_test
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -113,6 +114,17 @@ func TestMayFollowSlot_ProvesThatThePublicationCameFirst(t *testing.T) {
 	exec(t, db, "CREATE PUBLICATION after FOR TABLE a", "ALTER PUBLICATION before ADD TABLE b")
 	if !may(s.MayFollowSlot(t.Context(), "after", "order_1")) || !may(s.MayFollowSlot(t.Context(), "before", "order_1")) {
 		t.Error("a publication, or a table, from after may not")
+	}
+}
+
+func TestMayFollowSlot_AFrozenRowIsOld(t *testing.T) {
+	for _, c := range []struct {
+		written, horizon int32
+		may              bool
+	}{{100, 50, false}, {50, 50, true}, {0, 50, true}, {-1, 50, false}, {math.MinInt32, 50, false}} {
+		if may := catalog.MayFollow(c.written, c.horizon); may != c.may {
+			t.Errorf("%+v: %t", c, may)
+		}
 	}
 }
 

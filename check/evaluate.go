@@ -154,13 +154,24 @@ func (r *report) publication(w Want, f Facts) {
 		r.add("publication tables", Warn, "ALTER PUBLICATION "+quoted+" DROP TABLE for these", "%q also publishes %s, which the relay skips", name, strings.Join(extra, ", "))
 	}
 	if f.HasSlot {
-		if f.MayFollow {
-			r.add("publication before slot", Warn, "if it was, and it was not only altered: run cdc-relay adopt with a position after that, which records the gap, and publish the rows in doubt from the table (cdc-relay backfill)",
-				"%q may have been made or changed after the slot; rows in between cannot be decoded, or are not sent", name)
-		} else {
+		switch {
+		case !f.MayFollow:
 			r.pass("publication before slot", "%q was there before the slot's position", name)
+		case f.asMarked():
+			r.pass("publication before slot", "%q is as it was when the slot was marked", name)
+		default:
+			r.add("publication before slot", Warn, "if it was later, and not only altered: run cdc-relay adopt with a position after that, which records the gap, and publish the rows in doubt from the table (cdc-relay backfill)",
+				"nothing proves that %q was there, as it is, before the slot: it was made or altered after the slot, or another slot or an open transaction held back the catalog horizon when the slot was made; "+
+					"rows between the slot and a later publication cannot be decoded, or are not sent", name)
 		}
 	}
+}
+
+// asMarked tells that publication and tables are those that the mark recorded. That
+// the publication came first was seen to when the slot was marked, and any change
+// since is told by the mark.
+func (f Facts) asMarked() bool {
+	return f.HasMark && f.Mark.LSN != 0 && !catalog.Compare(f.Mark.Publication, f.Mark.Relations, f.Identities).Broken()
 }
 
 func (r *report) viaRoot(w Want, f Facts) {

@@ -186,7 +186,8 @@ func (r *run) takeSlot(ctx context.Context, ids catalog.Identities) error {
 			return err
 		}
 		if may {
-			r.say("warning: publication %q may have been made or altered after slot %q. If it was, the server errs on the rows in "+
+			r.say("warning: nothing proves that publication %q was there, as it is, before slot %q: it was made or altered later, or another slot or an "+
+				"open transaction held back the catalog horizon when the slot was made. If it was later, the server errs on the rows in "+
 				"between (18 and newer: drops them silently). When in doubt drop the slot and let setup create it", r.Publication, r.Slot)
 		}
 		return r.firstMark(ctx, ids)
