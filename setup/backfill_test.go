@@ -344,6 +344,39 @@ func TestBackfill_WhatThePredicateLeavesOutIsAGap(t *testing.T) {
 	e.gapsAre()
 }
 
+// TestBackfill_ClosesNoGapInWhichMessagesWereSkipped: no table holds them, whatever
+// is said of the rows.
+func TestBackfill_ClosesNoGapInWhichMessagesWereSkipped(t *testing.T) {
+	e := newEnv(t, outbox, "INSERT INTO outbox (type) VALUES ('before')")
+	e.mustSetup()
+	found := time.Now().UTC()
+	e.edit(func(m *checkpoint.Mark) {
+		m.Gaps = []checkpoint.Gap{{From: 1, To: m.LSN, Reason: "adopted", Found: found}, {To: m.LSN, Table: "public.outbox", Reason: "rows alone", Found: found}}
+	})
+	all := checkpoint.Gap{From: 1, To: e.mark().LSN}
+	for _, closes := range []bool{false, true} {
+		published := e.mustBackfill(func(o *Options, b *BackfillOptions, _ *snapshotRows) {
+			o.Messages, b.ClosesGaps = "outbox", closes
+			if closes {
+				b.Where = "true"
+			}
+		})
+		if !slices.Equal(published, []string{"before"}) {
+			t.Errorf("published %v", published)
+		}
+		e.says(`gap stays open, since logical messages with the prefix "outbox"`, "closes 1 gap ")
+	}
+	if err := e.begins(); err != nil {
+		t.Fatal(err)
+	}
+	e.gapsAre(all)
+	e.mustBackfill() // none is published any more, or missed
+	if err := e.begins(); err != nil {
+		t.Fatal(err)
+	}
+	e.gapsAre()
+}
+
 func TestBackfill_BesideASlotCoversTheGapsThatItHasRead(t *testing.T) {
 	e := newEnv(t, outbox, "INSERT INTO outbox (type) VALUES ('before')")
 	e.mustSetup()
