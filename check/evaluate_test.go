@@ -149,6 +149,37 @@ func TestEvaluate_PublicationBeforeSlot(t *testing.T) {
 	}
 }
 
+// TestEvaluate_CoveredGapsAskForNothing but a start of the relay, and that only where
+// something waits for it.
+func TestEvaluate_CoveredGapsAskForNothing(t *testing.T) {
+	w, f := good()
+	w.AgeColumns = []string{"created_at"}
+	created := catalog.Column{Name: "created_at", TypeOID: 1184, BaseTypeOID: 1184, TypeName: "timestamptz"}
+	f.Tables[outbox].Columns = append(f.Tables[outbox].Columns, created)
+	gaps := []checkpoint.Gap{{To: 99, Table: "public.outbox", Reason: "adopted"}, {To: 98, Reason: "older"}}
+	f.Mark.Gaps = gaps
+	says := func(want ...string) {
+		t.Helper()
+		var b bytes.Buffer
+		for _, r := range Evaluate(w, f) {
+			if r.Status != Pass || r.Name == "open gap" || r.Name == "retention" {
+				b.WriteString(string(r.Status) + " " + r.Name + ": " + r.Detail + "\n")
+			}
+		}
+		if b.String() != strings.Join(want, "\n")+"\n" {
+			t.Errorf("got:\n%swant:\n%s", b.String(), strings.Join(want, "\n"))
+		}
+	}
+	f.Covered = gaps[1:]
+	says("warn open gap: public.outbox, from the beginning to 0/63: adopted",
+		"pass open gap: every outbox table, from the beginning to 0/62: covered by a backfill; it closes at the relay's next start",
+		"fail retention: 1 gap(s) are open: rows that may never have been published are not told from the others, so nothing is deleted")
+	f.Covered = gaps
+	says("pass open gap: public.outbox, from the beginning to 0/63: covered by a backfill; it closes at the relay's next start",
+		"pass open gap: every outbox table, from the beginning to 0/62: covered by a backfill; it closes at the relay's next start",
+		"warn retention: 2 gap(s) are covered by a backfill and close at the relay's next start; until then nothing is deleted")
+}
+
 func TestEvaluate_FindsEachDefect(t *testing.T) {
 	column := func(f *Facts, name string) *catalog.Column {
 		for i, c := range f.Tables[outbox].Columns {

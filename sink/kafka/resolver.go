@@ -151,7 +151,7 @@ func (s *Sink) notFound(t *topic, err error, now time.Time) {
 	case denied:
 		t.nextLook = now.Add(s.cfg.HealInterval)
 	case errors.Is(err, kafka.UnknownTopicOrPartition):
-		err = fmt.Errorf("topic %s does not exist yet; make it, or let setup --create-topics do so: %w", t.name, err)
+		err = fmt.Errorf("topic %s does not exist yet; make it, and this goes on by itself (setup --create-topics makes those that the configuration names, but not during a backfill): %w", t.name, err)
 	case class == fault.Poison:
 		err = fmt.Errorf("topic %q cannot exist: %w", t.name, err)
 	}
