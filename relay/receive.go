@@ -244,7 +244,7 @@ func (s *session) haltReading(ctx context.Context, rec *sink.Record, reason erro
 	s.beforeWait()
 	ref := sink.Refusal{Topic: rec.Topic, Partition: sink.PartitionByKey, ID: string(rec.ID), LSN: rec.LSN, Seq: rec.Seq, Reason: reason, At: time.Now()}
 	s.readHalt.Store(&ref)
-	s.r.setState(StateHalted, reason.Error())
+	s.r.setFailed(StateHalted, reason)
 	s.log.Error("event cannot be published; reading is halted and nothing after it will be confirmed",
 		zap.String("id", ref.ID), zap.Stringer("lsn", ref.LSN), zap.Uint32("seq", ref.Seq), zap.Error(reason))
 	select {

@@ -135,11 +135,11 @@ var errStopped = errors.New("stopped")
 // fault.Stop). It is called once.
 func (r *Relay) Run(ctx context.Context) (err error) {
 	defer func() {
-		reason := "stopped cleanly"
 		if err != nil {
-			reason = err.Error()
+			r.setFailed(StateStopped, err)
+			return
 		}
-		r.setState(StateStopped, reason)
+		r.setState(StateStopped, "stopped cleanly")
 	}()
 	if err := r.compile(); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (r *Relay) sessions(ctx context.Context) error {
 			pause.Reset()
 		}
 		wait := min(pause.NextBackOff(), r.cfg.ReconnectMax) // its jitter goes past the longest
-		r.setState(StateReconnecting, err.Error())
+		r.setFailed(StateReconnecting, err)
 		r.log.Warn("connection lost or not made; trying again", zap.Error(err), zap.String("code", code), zap.Duration("pause", wait))
 		select {
 		case <-ctx.Done():
@@ -259,18 +259,29 @@ func (r *Relay) isStopping() bool {
 // refused is asked about a record that can never be written. Nothing is skipped:
 // its lane halts, and a person decides.
 func (r *Relay) refused(_ context.Context, ref sink.Refusal, _ *sink.Record) (sink.Verdict, error) {
+	partition := zap.Int32("partition", ref.Partition)
+	if ref.Partition == sink.PartitionByKey {
+		partition = zap.Skip() // none was chosen yet
+	}
 	r.log.Error("record refused; its partition is halted and nothing after it will be confirmed",
-		zap.String("topic", ref.Topic), zap.Int32("partition", ref.Partition), zap.String("id", ref.ID),
+		zap.String("topic", ref.Topic), partition, zap.String("id", ref.ID),
 		zap.Stringer("lsn", ref.LSN), zap.Uint32("seq", ref.Seq), zap.Error(ref.Reason))
 	return sink.Halt, nil
 }
 
 func (r *Relay) setState(s State, reason string) {
+	r.enter(s, reason, zap.String("reason", reason))
+}
+
+// setFailed is setState for an error, which has a line of its own in the log.
+func (r *Relay) setFailed(s State, err error) { r.enter(s, err.Error(), zap.Skip()) }
+
+func (r *Relay) enter(s State, reason string, why zap.Field) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != s {
 		r.state, r.since = s, time.Now()
-		r.log.Info("state changed", zap.String("state", string(s)), zap.String("reason", reason))
+		r.log.Info("state changed", zap.String("state", string(s)), why)
 	}
 	r.reason = reason
 }

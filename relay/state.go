@@ -122,10 +122,10 @@ func (r *Relay) judge(s *session, st *Status) {
 		st.Ready = true
 		return
 	case len(st.Halts) > 0:
-		if st.State == StateStreaming {
-			st.State = StateHalted
-		}
 		h := st.Halts[0]
+		if st.State == StateStreaming {
+			st.State, st.Since = StateHalted, h.At
+		}
 		st.Reason = fmt.Sprintf("a record can never be written as it is: topic %q, id %q, transaction %s, event %d: %v; nothing after it is confirmed",
 			h.Topic, h.ID, h.LSN, h.Seq, h.Reason)
 		return
@@ -140,8 +140,8 @@ func (r *Relay) judge(s *session, st *Status) {
 func (r *Relay) stalled(s *session, st *Status) string {
 	limit := r.cfg.StallTimeout
 	if lane, ok := failingLane(st.Lanes, limit); ok {
-		return fmt.Sprintf("topic %s, partition %d cannot be written since %s: %s",
-			lane.Topic, lane.Partition, lane.Since.UTC().Format(time.RFC3339), lane.LastError)
+		return fmt.Sprintf("%s, cannot be written since %s: %s",
+			sink.Place(lane.Topic, lane.Partition), lane.Since.UTC().Format(time.RFC3339), lane.LastError)
 	}
 	if s == nil {
 		return "the stream has just ended"

@@ -47,7 +47,7 @@ const troubleAfter = 5 * time.Second
 func trouble(lanes []sink.LaneStatus) string {
 	for _, l := range lanes {
 		if l.LastError != "" && !l.Since.IsZero() && time.Since(l.Since) > troubleAfter {
-			return fmt.Sprintf("topic %s, partition %d cannot be written since %s: %s", l.Topic, l.Partition, l.Since.UTC().Format(time.RFC3339), l.LastError)
+			return fmt.Sprintf("%s, cannot be written since %s: %s", sink.Place(l.Topic, l.Partition), l.Since.UTC().Format(time.RFC3339), l.LastError)
 		}
 	}
 	return ""

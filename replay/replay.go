@@ -221,7 +221,7 @@ func (r *Replay) settle(ctx context.Context, end error) error {
 // refused is asked about a record that can never be written: the replay ends there.
 func (r *Replay) refused(_ context.Context, ref sink.Refusal, _ *sink.Record) (sink.Verdict, error) {
 	r.cancel(&fault.Error{Class: fault.Stop, Err: ref.Reason,
-		What: fmt.Sprintf("the brokers refuse the event %q of the transaction %s (insert %d) for topic %q, partition %d", ref.ID, ref.LSN, ref.Seq, ref.Topic, ref.Partition),
+		What: fmt.Sprintf("the brokers refuse the event %q of the transaction %s (insert %d): %s", ref.ID, ref.LSN, ref.Seq, sink.Place(ref.Topic, ref.Partition)),
 		Fix:  "mend what the brokers say; or replay up to that transaction (--to), and go on behind it (--from)"})
 	return sink.Halt, nil
 }

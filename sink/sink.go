@@ -5,6 +5,7 @@ package sink
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -110,6 +111,18 @@ type LaneStatus struct {
 	Halted    *Refusal
 	LastError string    // of the last failed attempt; "" after a success
 	Since     time.Time // since when the lane has been failing or halted; zero when it is not
+}
+
+// Place names a topic-partition for a person. Neither topic nor partition need be
+// known yet.
+func Place(topic string, partition int32) string {
+	switch {
+	case topic == "":
+		return "topic not known"
+	case partition == PartitionByKey:
+		return fmt.Sprintf("topic %s, partition not chosen yet", topic)
+	}
+	return fmt.Sprintf("topic %s, partition %d", topic, partition)
 }
 
 // Stats are counters since the sink was opened, and gauges.

@@ -197,3 +197,24 @@ func TestRun_EndsWithALineThatAPipelineCanParse(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
+
+// TestStatus_SaysSinceWhenAndWhere, and nothing of a partition that is not chosen.
+func TestStatus_SaysSinceWhenAndWhere(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	rep := statusReport{Relay: &admin.State{State: relay.StateHalted, Since: at, Reason: "why",
+		Halts: []admin.Halt{{Partition: -1, LSN: "0/1", Reason: "no id", At: at}, {Topic: "orders", Partition: 3, ID: "i", LSN: "0/2", Reason: "too large", At: at}},
+		Lanes: []admin.Lane{{Topic: "new", Partition: -1, LastError: "no such topic", Since: at}}}}
+	var b strings.Builder
+	if err := rep.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(strings.Fields(b.String()), " ")
+	for _, want := range []string{"relay halted since 2026-03-01 12:00:00Z, not ready: why",
+		"halted topic not known, id unknown, at 0/1, since 2026-03-01 12:00:00Z: no id",
+		"halted topic orders, partition 3, id i, at 0/2, since 2026-03-01 12:00:00Z: too large",
+		"failing topic new, partition not chosen yet, since 2026-03-01 12:00:00Z: no such topic"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, b.String())
+		}
+	}
+}

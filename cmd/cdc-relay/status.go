@@ -20,6 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/config"
 	"github.com/cdc-relay/cdc-relay/preflight"
+	"github.com/cdc-relay/cdc-relay/sink"
 )
 
 const askRelayTimeout = 2 * time.Second
@@ -263,11 +264,11 @@ func (rep *statusReport) writeRelay(line func(name, format string, args ...any))
 		}
 	}
 	for _, h := range s.Halts {
-		line("halted", "topic %s, partition %d, id %s, at %s: %s", h.Topic, h.Partition, h.ID, h.LSN, h.Reason)
+		line("halted", "%s, id %s, at %s, since %s: %s", sink.Place(h.Topic, h.Partition), known(h.ID), h.LSN, h.At.UTC().Format(time.DateTime+"Z"), h.Reason)
 	}
 	for _, l := range s.Lanes {
 		if !l.Halted {
-			line("failing", "topic %s, partition %d, since %s: %s", l.Topic, l.Partition, l.Since.UTC().Format(time.DateTime+"Z"), l.LastError)
+			line("failing", "%s, since %s: %s", sink.Place(l.Topic, l.Partition), l.Since.UTC().Format(time.DateTime+"Z"), l.LastError)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (s *Sink) acked(ln *lane, b *batch, parked bool) {
 	s.count.acked(ln.topic, b, parked)
 	ln.hint = b.size()
 	if ln.logged {
-		s.cfg.Log.Info("topic-partition goes on", zap.String("topic", ln.topic.name), zap.Int32("partition", ln.partition),
+		s.cfg.Log.Info("topic-partition goes on", zap.String("topic", ln.topic.name), partitionField(ln.partition),
 			zap.Int("attempts", ln.attempts), zap.Duration("after", time.Since(ln.since)))
 	}
 	ln.ok()
@@ -234,7 +234,7 @@ func (s *Sink) warnFailing(ln *lane, err error, code string) {
 		s.warn.suppressed++
 		return
 	}
-	s.cfg.Log.Warn("topic-partition cannot be written; trying on", zap.String("topic", ln.topic.name), zap.Int32("partition", ln.partition),
+	s.cfg.Log.Warn("topic-partition cannot be written; trying on", zap.String("topic", ln.topic.name), partitionField(ln.partition),
 		zap.String("code", code), zap.Error(err), zap.Int("more_suppressed", s.warn.suppressed))
 	s.warn = warnLimit{last: now}
 	ln.logged = true

@@ -119,7 +119,7 @@ func (s *Sink) resetIdentity(ln *lane, b *batch, err error, code string) {
 	b.unsure = false // in the new name it was never sent
 	s.count.resets++
 	s.cfg.Log.Warn("topic-partition goes on as another producer; records may be written twice", zap.String("topic", ln.topic.name),
-		zap.Int32("partition", ln.partition), zap.String("code", code), zap.Error(err))
+		partitionField(ln.partition), zap.String("code", code), zap.Error(err))
 }
 
 // errProducerFenced is what newer brokers may say for INVALID_PRODUCER_EPOCH.

@@ -137,8 +137,10 @@ func (s *Sink) judged(ln *lane, b *batch, r *sink.Refusal, verdict sink.Verdict,
 	default:
 		ln.halted = r
 		ln.state = laneHalted
-		s.cfg.Log.Error("topic-partition is halted at a record that can never be written", zap.String("topic", r.Topic),
-			zap.Int32("partition", r.Partition), zap.String("id", r.ID), zap.Stringer("lsn", r.LSN), zap.Uint32("seq", r.Seq), zap.Error(r.Reason))
+		if s.cfg.Refused == nil { // who was asked has told it
+			s.cfg.Log.Error("topic-partition is halted at a record that can never be written", zap.String("topic", r.Topic),
+				partitionField(r.Partition), zap.String("id", r.ID), zap.Stringer("lsn", r.LSN), zap.Uint32("seq", r.Seq), zap.Error(r.Reason))
+		}
 		s.unhold(ln.topic)
 	}
 	s.notify()
@@ -168,7 +170,15 @@ func (s *Sink) denied(ln *lane, err error, now time.Time) {
 	ln.halted = &r
 	ln.warned, ln.logged = true, true
 	s.cfg.Log.Error("topic-partition is halted: the privilege to write is missing", zap.String("topic", r.Topic),
-		zap.Int32("partition", r.Partition), zap.Error(err))
+		partitionField(r.Partition), zap.Error(err))
+}
+
+// partitionField of a log line; none while the partition is not chosen.
+func partitionField(p int32) zap.Field {
+	if p == sink.PartitionByKey {
+		return zap.Skip()
+	}
+	return zap.Int32("partition", p)
 }
 
 // errNoSuchPartition is why a record with an explicit partition is refused.
