@@ -29,8 +29,9 @@ type Identities struct {
 // may be a member; else it must be a leaf, and one above it is enough. The
 // definition goes by column numbers and the stored expression, so that a renamed
 // column is no change. The versions are what a change leaves behind that was
-// undone: the entry of a table in a publication is made anew when it is put in
-// again or its filter changes, and so is that of a partition in its table.
+// undone: the entry of a table, or of its schema, in a publication is made anew when
+// it is put in again or its filter changes, and so is that of a partition in its
+// table.
 const identitiesQuery = `WITH RECURSIVE
 	pub AS (SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = $1),
 	conf AS (
@@ -47,10 +48,11 @@ const identitiesQuery = `WITH RECURSIVE
 		JOIN pg_inherits i ON i.inhrelid = up.oid
 		JOIN pg_class p ON p.oid = i.inhparent),
 	member AS (
-		SELECT up.leaf, up.oid, r.oid AS entry, %s AS filter, %s AS columns
+		SELECT up.leaf, up.oid, coalesce(r.oid, ns.oid) AS entry, %s AS filter, %s AS columns
 		FROM pub CROSS JOIN up
 		LEFT JOIN pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = up.oid
-		WHERE pub.puballtables OR r.oid IS NOT NULL %s),
+		%s
+		WHERE pub.puballtables OR r.oid IS NOT NULL OR ns.oid IS NOT NULL),
 	root AS (
 		SELECT conf.oid, conf.name,
 			(SELECT string_agg(def, ' ' ORDER BY m.oid) FROM member m, concat_ws(
@@ -78,11 +80,11 @@ const identitiesQuery = `WITH RECURSIVE
 
 func (s *Session) identitiesSQL() string {
 	if s.version < 150000 {
-		return fmt.Sprintf(identitiesQuery, "NULL::text", "NULL::text", "")
+		return fmt.Sprintf(identitiesQuery, "NULL::text", "NULL::text", "CROSS JOIN (SELECT NULL::oid) AS ns(oid)")
 	}
 	return fmt.Sprintf(identitiesQuery, // Without the places in the text of the statement that made it.
 		`regexp_replace(r.prqual::text, ':[a-z_]*location -?[0-9]+', '', 'g')`, "r.prattrs::text",
-		`OR EXISTS (SELECT FROM pg_publication_namespace ns WHERE ns.pnpubid = pub.oid AND ns.pnnspid = up.relnamespace)`)
+		`LEFT JOIN pg_publication_namespace ns ON ns.pnpubid = pub.oid AND ns.pnnspid = up.relnamespace`)
 }
 
 // Identities reads the publication and those of the tables that it publishes. It

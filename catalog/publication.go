@@ -114,17 +114,22 @@ func (s *Session) Publication(ctx context.Context, name string) (Publication, bo
 }
 
 // MayFollowSlot tells whether the publication, or the entry of one of its
-// tables, may have been written after the position of the slot. False is proof
+// tables or schemas, may have been written after the position of the slot. False is proof
 // that it was there before. True proves nothing: a slot that is made takes over the
 // catalog horizon of an older slot, and that of a transaction that is open then,
 // and keeps it until it is read. False, too, when either is missing.
 func (s *Session) MayFollowSlot(ctx context.Context, publication, slot string) (bool, error) {
+	schemas := ""
+	if s.version >= 150000 {
+		schemas = ` UNION ALL SELECT ns.xmin FROM pg_publication p JOIN pg_publication_namespace ns ON ns.pnpubid = p.oid
+			WHERE p.pubname = $1`
+	}
 	rows, err := s.conn.Query(ctx, `SELECT age(written.xmin), age(s.catalog_xmin)
 		FROM pg_replication_slots s, (
 			SELECT p.xmin FROM pg_publication p WHERE p.pubname = $1
 			UNION ALL
 			SELECT r.xmin FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
-			WHERE p.pubname = $1) written
+			WHERE p.pubname = $1`+schemas+`) written
 		WHERE s.slot_name = $2 AND s.catalog_xmin IS NOT NULL`, publication, slot)
 	if err != nil {
 		return false, fmt.Errorf("compare the ages of publication %q and slot %q: %w", publication, slot, err)

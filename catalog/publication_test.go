@@ -101,7 +101,8 @@ func TestIdentities_TellATableThatLeftThePublication(t *testing.T) {
 }
 
 func TestMayFollowSlot_ProvesThatThePublicationCameFirst(t *testing.T) {
-	db := database(t, "CREATE TABLE a (x int)", "CREATE TABLE b (x int)", "CREATE PUBLICATION before FOR TABLE a")
+	db := database(t, "CREATE TABLE a (x int)", "CREATE TABLE b (x int)", "CREATE PUBLICATION before FOR TABLE a",
+		"CREATE SCHEMA later", "CREATE PUBLICATION schemas FOR TABLE a")
 	s := open(t, server.DSN(db))
 	if _, err := s.CreateSlot(t.Context(), "order_1", false, time.Minute); err != nil {
 		t.Fatal(err)
@@ -114,6 +115,16 @@ func TestMayFollowSlot_ProvesThatThePublicationCameFirst(t *testing.T) {
 	exec(t, db, "CREATE PUBLICATION after FOR TABLE a", "ALTER PUBLICATION before ADD TABLE b")
 	if !may(s.MayFollowSlot(t.Context(), "after", "order_1")) || !may(s.MayFollowSlot(t.Context(), "before", "order_1")) {
 		t.Error("a publication, or a table, from after may not")
+	}
+	if may(s.MayFollowSlot(t.Context(), "schemas", "order_1")) {
+		t.Error("another one from before may follow")
+	}
+	if s.VersionNum() < 150000 {
+		return
+	}
+	exec(t, db, "ALTER PUBLICATION schemas ADD TABLES IN SCHEMA later")
+	if !may(s.MayFollowSlot(t.Context(), "schemas", "order_1")) {
+		t.Error("a schema from after may not")
 	}
 }
 
@@ -225,6 +236,33 @@ func TestIdentities_KnowUnderWhichNameRowsArrive(t *testing.T) {
 				t.Errorf("%s: %s arrives=%t, listed=%t", c.publication, name, arrives, listed)
 			}
 		}
+	}
+}
+
+// The entry of a table's schema is all that tells that it was left out for a while.
+func TestIdentities_TellASchemaThatLeftThePublicationForAWhile(t *testing.T) {
+	db := database(t, "CREATE TABLE a (x int)", partitioned)
+	s := open(t, server.DSN(db))
+	if s.VersionNum() < 150000 {
+		t.Skip("schemas in a publication came with 15")
+	}
+	exec(t, db, "CREATE PUBLICATION p FOR TABLES IN SCHEMA public WITH (publish_via_partition_root = true)")
+	look := func() catalog.Identities {
+		return must[catalog.Identities](t)(s.Identities(t.Context(), "p", []catalog.TableName{{Schema: "public", Name: "a"}, {Schema: "public", Name: "part"}}))
+	}
+	was := look()
+	if d := catalog.Compare(was.Publication, was.Relations, look()); !d.Empty() {
+		t.Errorf("nothing changed: %s", d)
+	}
+	exec(t, db, "ALTER PUBLICATION p DROP TABLES IN SCHEMA public", "ALTER PUBLICATION p ADD TABLES IN SCHEMA public")
+	if d := catalog.Compare(was.Publication, was.Relations, look()); len(d.Interrupted) != 2 || !d.Broken() {
+		t.Errorf("both tables were not published for a while: %q", d)
+	}
+	exec(t, db, "ALTER PUBLICATION p ADD TABLE a") // it is published all the time
+	was = look()
+	exec(t, db, "ALTER PUBLICATION p DROP TABLES IN SCHEMA public", "ALTER PUBLICATION p ADD TABLES IN SCHEMA public")
+	if d := catalog.Compare(was.Publication, was.Relations, look()); len(d.Interrupted) != 1 || d.Interrupted[0].Name != "public.part" {
+		t.Errorf("the other table was not published for a while: %q", d)
 	}
 }
 
