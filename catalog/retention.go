@@ -45,13 +45,14 @@ type AgedTable struct {
 // rows that never were in the publication. Both are told by the transactions that
 // wrote the entries in the catalogs: of a table's system column, which nothing
 // changes afterwards, and of its place in the tree. (Rows put into a table that is
-// made and attached in one transaction are not told from others.)
+// made and attached in one transaction are not told from others.) What is inserted
+// into one that is unlogged or foreign is not in the WAL.
 const born = `WITH RECURSIVE tree(oid, born) AS (
 		SELECT %d::oid, true
 		UNION ALL
 		SELECT i.inhrelid, t.born AND i.xmin = a.xmin FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
 		JOIN pg_attribute a ON a.attrelid = i.inhrelid AND a.attname = 'ctid' AND a.attnum < 0)
-	SELECT oid FROM tree WHERE born`
+	SELECT tree.oid FROM tree JOIN pg_class c ON c.oid = tree.oid WHERE born AND c.relkind = 'r' AND c.relpersistence = 'p'`
 
 // AgedTable looks up a table and its column. The column is a timestamptz, a
 // timestamp or date in UTC, or an integer of milliseconds since 1970.
@@ -86,7 +87,8 @@ func (s *Session) AgedTable(ctx context.Context, t TableName, column string) (Ag
 }
 
 // AttachedPartitions returns the names of the partitions whose rows OldRows leaves
-// out, since they were attached and may hold rows that were never published.
+// out, since they were attached and may hold rows that were never published; and of
+// those that are unlogged or foreign, whose rows never are.
 func (s *Session) AttachedPartitions(ctx context.Context, t AgedTable) ([]string, error) {
 	if t.root == 0 {
 		return nil, nil

@@ -46,7 +46,8 @@ func TestRetention_DeletesTheVersionsThatWereReadAndNoOther(t *testing.T) {
 	}
 }
 
-// Rows of a table that was attached were never published, or may not have been.
+// Rows of a table that was attached were never published, or may not have been; those
+// of an unlogged one never are.
 func TestRetention_LeavesAttachedPartitionsAlone(t *testing.T) {
 	db := database(t, "CREATE TABLE o (id int, at timestamptz) PARTITION BY RANGE (id)",
 		"CREATE TABLE own PARTITION OF o FOR VALUES FROM (0) TO (10)",
@@ -57,7 +58,8 @@ func TestRetention_LeavesAttachedPartitionsAlone(t *testing.T) {
 		"ALTER TABLE o ATTACH PARTITION below FOR VALUES FROM (20) TO (30)",
 		"CREATE TABLE again PARTITION OF o FOR VALUES FROM (30) TO (40)", "ALTER TABLE o DETACH PARTITION again",
 		"INSERT INTO again VALUES (31, now() - interval '1 year')", "ALTER TABLE o ATTACH PARTITION again FOR VALUES FROM (30) TO (40)",
-		"INSERT INTO o SELECT n, now() - interval '1 year' FROM unnest('{1, 2, 12, 22, 32}'::int[]) n",
+		"CREATE UNLOGGED TABLE unlogged PARTITION OF o FOR VALUES FROM (40) TO (50)", // never in the WAL
+		"INSERT INTO o SELECT n, now() - interval '1 year' FROM unnest('{1, 2, 12, 22, 32, 42}'::int[]) n",
 		"CREATE ROLE retention_owner", "ALTER TABLE own OWNER TO retention_owner", "ALTER TABLE own RENAME TO renamed", "ALTER TABLE o ADD more text", "VACUUM FREEZE", "VACUUM FULL pg_attribute", "VACUUM FULL pg_inherits")
 	s := open(t, server.DSN(db))
 	o := must[catalog.AgedTable](t)(s.AgedTable(t.Context(), catalog.TableName{Schema: "public", Name: "o"}, "at"))
@@ -65,8 +67,8 @@ func TestRetention_LeavesAttachedPartitionsAlone(t *testing.T) {
 		t.Errorf("%d rows may be deleted, want the 2 of the table that was made as a partition", len(rows))
 	}
 	names := must[[]string](t)(s.AttachedPartitions(t.Context(), o))
-	if want := []string{"public.again", "public.attached", "public.below_own"}; !slices.Equal(names, want) {
-		t.Errorf("attached: %q, want %q", names, want)
+	if want := []string{"public.again", "public.attached", "public.below_own", "public.unlogged"}; !slices.Equal(names, want) {
+		t.Errorf("left alone: %q, want %q", names, want)
 	}
 }
 

@@ -114,7 +114,7 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 		attached = append(attached, names...)
 	}
 	if len(attached) > 0 {
-		return more, errBlocked(fmt.Sprintf("of partitions that were attached, and not made as partitions, no row is deleted, since they may hold rows that were never published: %s", strings.Join(attached, ", ")))
+		return more, errBlocked(fmt.Sprintf("of partitions that were attached and not made as partitions, or are unlogged or foreign, no row is deleted, since they may hold rows that were never published: %s", strings.Join(attached, ", ")))
 	}
 	return more, nil
 }
