@@ -20,6 +20,17 @@ type Identities struct {
 	Relations []checkpoint.Identity
 }
 
+// Roots are the tables whose rows arrive under their name: schema.name by OID.
+func (ids Identities) Roots() map[uint32]string {
+	roots := make(map[uint32]string)
+	for _, r := range ids.Relations {
+		if r.Root == 0 {
+			roots[r.OID] = r.Name
+		}
+	}
+	return roots
+}
+
 // identitiesQuery reads catalogs only, and takes no lock on any table, where
 // pg_publication_tables and pg_partition_tree would wait for a migration that
 // holds one. %s are what came with 15: row filter, column list, schemas.

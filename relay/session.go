@@ -200,6 +200,7 @@ func (s *session) tryStart(ctx context.Context, cfg *pgconn.Config) error {
 		s.log.Warn(w)
 	}
 	s.plan, s.stream = plan, st
+	s.router.Know(catalog.Identities{Relations: plan.Mark.Relations}.Roots())
 	return nil
 }
 

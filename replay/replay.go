@@ -277,7 +277,15 @@ func (r *Replay) look(ctx context.Context, db *catalog.Session) (f facts, err er
 	if f.main, f.hasMain, err = db.Slot(ctx, r.o.Slot); err != nil {
 		return f, err
 	}
-	f.history, f.hasHistory, err = db.Slot(ctx, r.o.History)
+	if f.history, f.hasHistory, err = db.Slot(ctx, r.o.History); err != nil {
+		return f, err
+	}
+	var tables []catalog.TableName
+	for _, t := range r.o.Tables {
+		tables = append(tables, catalog.TableName{Schema: t.Schema, Name: t.Name})
+	}
+	ids, err := db.Identities(ctx, r.o.Publication, tables)
+	r.router.Know(ids.Roots()) // the history may be of a time when they had other names
 	return f, err
 }
 

@@ -368,6 +368,28 @@ func TestRouter_StopsAtATableItCannotPublish(t *testing.T) {
 	}
 }
 
+// A table that had another name, when the row was inserted or while nobody read, is
+// known by its OID: its rows are not lost, and those of no other table are taken.
+func TestRouter_KnowsATableThatHadAnotherName(t *testing.T) {
+	r, err := route.Compile([]route.Table{debezium()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel := debeziumRelation()
+	r.Know(map[uint32]string{rel.OID: "public.outbox", 4711: "public.other"})
+	was, foreign := *rel, *rel
+	was.Name, foreign.Name, foreign.OID = "events_old", "events_old", 4711
+	for _, c := range []struct {
+		rel  *decoder.Relation
+		want bool
+	}{{&was, true}, {&foreign, false}, {rel, true}, {&was, true}} {
+		routed, err := r.Route(commit, 0, row(c.rel, "{}", "a", nil, "order", "k", "t"), new(sink.Record))
+		if err != nil || routed != c.want {
+			t.Errorf("%d %s: routed %t, want %t: %v", c.rel.OID, c.rel.Name, routed, c.want, err)
+		}
+	}
+}
+
 func routeErr(r *route.Router, row decoder.Row) error {
 	_, err := r.Route(commit, 0, row, new(sink.Record))
 	return err

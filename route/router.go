@@ -25,6 +25,7 @@ type Tx struct {
 // one goroutine.
 type Router struct {
 	tables map[tableName]*Table
+	known  map[uint32]*Table   // by OID: what a mapped table is, whatever it was called
 	bound  map[uint32]*binding // by OID; mapped tables only
 	last   *binding            // of the last row, also of one that is not mapped
 	skip   binding             // stands for whatever table is not mapped
@@ -68,12 +69,29 @@ func Compile(tables []Table) (*Router, error) {
 // are published.
 func Nothing() *Router { return &Router{bound: make(map[uint32]*binding)} }
 
+// Know tells the OIDs of the mapped tables, by schema.name: rows from a time in which
+// one of them had another name are its rows all the same. It replaces what was
+// known before.
+func (r *Router) Know(oids map[uint32]string) {
+	r.known = make(map[uint32]*Table)
+	for oid, name := range oids {
+		for _, t := range r.tables {
+			if t.String() == name {
+				r.known[oid] = t
+			}
+		}
+	}
+}
+
 // Relation binds the mapping to a table as the server described it; it must
 // hear of every decoder.KindRelation, since a table that was renamed away is
 // found by it. Tables that are not mapped are ignored. The error is of class
 // fault.Stop and names the table and every column that is in the way.
 func (r *Router) Relation(rel *decoder.Relation) error {
 	t := r.tables[tableName{rel.Namespace, rel.Name}]
+	if t == nil {
+		t = r.known[rel.OID]
+	}
 	old := r.bound[rel.OID]
 	if t == nil && old != nil {
 		return fault.Stopped(
