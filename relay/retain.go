@@ -96,6 +96,7 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 	if err := s.sameServer(server); err != nil {
 		return false, err
 	}
+	var failed error
 	var attached []string
 	for i, name := range tableNames(s.r.cfg.Tables) {
 		t, err := c.AgedTable(ctx, name, s.r.cfg.Retention.Columns[i])
@@ -104,7 +105,8 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 		}
 		full, err := s.retainTable(ctx, c, t)
 		if err != nil {
-			return false, err
+			failed = errors.Join(failed, err) // what is in the way of one table is not in that of another
+			continue
 		}
 		more = more || full
 		names, err := c.AttachedPartitions(ctx, t)
@@ -112,6 +114,9 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 		attached = append(attached, names...)
+	}
+	if failed != nil {
+		return more, failed
 	}
 	if len(attached) > 0 {
 		return more, errBlocked(fmt.Sprintf("of partitions that were attached and not made as partitions, or are unlogged or foreign, no row is deleted, since they may hold rows that were never published: %s", strings.Join(attached, ", ")))
@@ -123,7 +128,7 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 // source.host may name several, and their positions cannot be compared.
 func (s *session) sameServer(server catalog.Server) error {
 	if server.InRecovery || !server.StartedAt.Equal(s.startedAt) {
-		return errBlocked(fmt.Sprintf("the connection that deletes reached another server than the stream (in recovery: %t, started %s and %s), so that it is not known what of its rows is published",
+		return errBlocked(fmt.Sprintf("the connection reached another server than the stream (in recovery: %t, started %s and %s), so that it is not known what of its rows is published, nor whose its slots are",
 			server.InRecovery, server.StartedAt.UTC().Format(time.RFC3339), s.startedAt.UTC().Format(time.RFC3339)))
 	}
 	return nil
@@ -152,6 +157,7 @@ func (s *session) retainTable(ctx context.Context, c *catalog.Session, t catalog
 	if err := s.awaitPublished(ctx, lsn); err != nil {
 		return false, err
 	}
+	deleted := int64(0)
 	for left := rows; len(left) > 0; {
 		batch := left[:min(len(left), cfg.BatchRows)]
 		left = left[len(batch):]
@@ -163,13 +169,22 @@ func (s *session) retainTable(ctx context.Context, c *catalog.Session, t catalog
 			return false, denied(err, t)
 		}
 		s.r.deleted.Add(uint64(n))
+		deleted += n
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
 		case <-time.After(cfg.Pause):
 		}
 	}
-	return len(rows) == limit, nil
+	return len(rows) == limit, noneDeleted(deleted, len(rows), t)
+}
+
+// noneDeleted tells of rows that were found and stay, however often they are deleted.
+func noneDeleted(deleted int64, found int, t catalog.AgedTable) error {
+	if deleted > 0 {
+		return nil
+	}
+	return errBlocked(fmt.Sprintf("none of the %d rows of %s that were to be deleted was: a trigger or a policy of row-level security keeps them, or somebody else changed or deleted them in the meantime", found, t))
 }
 
 // denied names the privileges where the role lacks one.

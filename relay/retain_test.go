@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,5 +37,18 @@ func TestRetain_DeletesNothingWhileAGapIsOpen(t *testing.T) {
 	s.r.lastMark.Gaps = []checkpoint.Gap{{To: 1}}
 	if err := s.mayDelete(t.Context(), nil); err == nil {
 		t.Error("rows may be deleted although a gap is open")
+	}
+}
+
+// A DELETE that a trigger or a policy leaves without effect is no success: it would be
+// repeated for ever, and nobody would hear of it.
+func TestRetain_TellsWhenNoRowIsDeleted(t *testing.T) {
+	table := catalog.AgedTable{TableName: catalog.TableName{Schema: "public", Name: "outbox"}}
+	var blocked errBlocked
+	if err := noneDeleted(0, 7, table); !errors.As(err, &blocked) || !strings.Contains(err.Error(), "none of the 7 rows of public.outbox") {
+		t.Errorf("got %v", err)
+	}
+	if err := noneDeleted(1, 7, table); err != nil {
+		t.Error(err)
 	}
 }
