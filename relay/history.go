@@ -171,6 +171,13 @@ func (s *session) moveHistory(ctx context.Context, step history.Step) error {
 		return err
 	}
 	defer db.Close(context.WithoutCancel(ctx))
+	server, err := db.Server(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.sameServer(server); err != nil {
+		return err
+	}
 	slot := s.r.cfg.History.Slot
 	if step.Kind == history.Drop {
 		if err := db.DropSlot(ctx, slot); err != nil {
