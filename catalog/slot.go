@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,6 +40,19 @@ type Slot struct {
 // Lost tells whether the slot can never be read again.
 func (s Slot) Lost() bool {
 	return s.WALStatus == "lost" || s.InvalidationReason != "" || s.Conflicting
+}
+
+// ParseLSN reads a position that a person gave, as strictly as the server does:
+// pglogrepl's passes over what follows the number, and takes a digit too many for
+// another position.
+func ParseLSN(s string) (pglogrepl.LSN, error) {
+	high, low, ok := strings.Cut(s, "/")
+	h, herr := strconv.ParseUint(high, 16, 32)
+	l, lerr := strconv.ParseUint(low, 16, 32)
+	if !ok || herr != nil || lerr != nil || len(high) > 8 || len(low) > 8 {
+		return 0, fmt.Errorf("%q is no position in the WAL, such as 0/16B3748", s)
+	}
+	return pglogrepl.LSN(h<<32 | l), nil
 }
 
 // Slot reads a slot, of any type and database; false when there is none.

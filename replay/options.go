@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/route"
 	"github.com/cdc-relay/cdc-relay/sink"
 )
@@ -74,7 +75,7 @@ var timeForms = []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00"
 // 2026-03-01T14:00:00Z.
 func ParseBound(s string) (Bound, error) {
 	if strings.Contains(s, "/") {
-		lsn, err := pglogrepl.ParseLSN(s)
+		lsn, err := catalog.ParseLSN(s)
 		if err != nil || lsn == 0 {
 			return Bound{}, fmt.Errorf("%q is no position in the WAL, such as 0/16B3748", s)
 		}

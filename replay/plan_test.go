@@ -66,7 +66,7 @@ func TestDecide_RefusesWhatIsNotRetainedAsAWhole(t *testing.T) {
 func TestParseBound_ReadsPositionsAndTimes(t *testing.T) {
 	two := time.Date(2026, 3, 1, 14, 0, 0, 0, time.UTC)
 	for text, want := range map[string]Bound{
-		"0/16B3748": {LSN: 0x16B3748}, "1A/0": {LSN: 0x1A00000000},
+		"0/16B3748": {LSN: 0x16B3748}, "1A/0": {LSN: 0x1A00000000}, "ffffffff/FFFFFFFF": {LSN: 1<<64 - 1},
 		"2026-03-01T14:00:00Z": {Time: two}, "2026-03-01 15:00:00+01:00": {Time: two}, "2026-03-01 14:00:00 Z": {Time: two},
 		"2026-03-01T14:00Z": {Time: two}, "2026-03-01T14:00:00.5Z": {Time: two.Add(time.Second / 2)},
 	} {
@@ -78,7 +78,7 @@ func TestParseBound_ReadsPositionsAndTimes(t *testing.T) {
 			t.Errorf("%s: printed as %s: %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", "0/0", "1/", "x/y", "16B3748", "yesterday", "2026-03-01", "2026-03-01T14:00:00", "14:00"} {
+	for _, text := range []string{"", "0/0", "1/", "x/y", "0/16B3748x", "0/16B3748 ", "0/16B374800", "0/+1", "-1/1", "0/1/2", "100000000/1", "000000001/1", "16B3748", "yesterday", "2026-03-01", "2026-03-01T14:00:00", "14:00"} {
 		if got, err := ParseBound(text); err == nil {
 			t.Errorf("%q is taken for %s", text, got)
 		}

@@ -90,6 +90,7 @@ func TestCLI_ExitCodes(t *testing.T) {
 		{args: []string{"adopt", "--help"}, code: 0, stdout: "SELECT confirmed_flush_lsn FROM pg_replication_slots"},
 		{args: []string{"adopt", "-c", away}, code: 2, stderr: "--lsn takes a position"},
 		{args: []string{"adopt", "-c", away, "--lsn", "0/0"}, code: 2, stderr: "--lsn takes a position"},
+		{args: []string{"adopt", "-c", away, "--lsn", "0/16B374800"}, code: 2, stderr: "--lsn takes a position"}, // a digit too many
 		{args: []string{"adopt", "-c", away, "--lsn", "0/10"}, code: 1, stderr: "127.0.0.1:1"},
 		{args: []string{"replay", "-c", away}, code: 2, stderr: "--from takes the position or the time"},
 		{args: []string{"replay", "-c", away, "--from", "noon"}, code: 2, stderr: "nor a time with its zone"},

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/cdc-relay/cdc-relay/broker"
+	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/config"
 	"github.com/cdc-relay/cdc-relay/setup"
 )
@@ -216,7 +217,7 @@ skipped for good. The message that asks for adopt says which of the two it is.`,
   cdc-relay adopt --lsn 0/16B3748 --yes`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			lsn, err := pglogrepl.ParseLSN(at)
+			lsn, err := catalog.ParseLSN(at)
 			if at == "" || err != nil || lsn == 0 {
 				return usagef("--lsn takes a position in the WAL, such as 0/16B3748; the slot's is its confirmed_flush_lsn in pg_replication_slots")
 			}
