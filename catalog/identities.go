@@ -20,6 +20,9 @@ type Identities struct {
 	Relations []checkpoint.Identity
 }
 
+// FilterDef is in the Def of a table that has a row filter.
+const FilterDef = "filter="
+
 // Roots are the tables whose rows arrive under their name: schema.name by OID.
 func (ids Identities) Roots() map[uint32]string {
 	roots := make(map[uint32]string)

@@ -168,10 +168,14 @@ func (r *run) changedGaps(ctx context.Context, ids catalog.Identities, add func(
 	}
 	if d.Publication == "" { // else the gap of all tables covers these
 		for _, id := range d.Changed {
-			add(from, now, id.Name, "the table was published in another way")
+			since := from
+			if r.leftRowsOut(id.OID) {
+				since = 0
+			}
+			add(since, now, tableOf(id, ids), "the table was published in another way")
 		}
 		for _, id := range d.Interrupted {
-			add(from, now, id.Name, "it was not published for a while")
+			add(from, now, tableOf(id, ids), "it was not published for a while")
 		}
 	}
 	for _, id := range d.Added {
@@ -190,6 +194,25 @@ func (r *run) changedGaps(ctx context.Context, ids catalog.Identities, add func(
 		r.say("note: partition %s was attached; rows that were in it before are never streamed", id.Name)
 	}
 	return nil
+}
+
+// leftRowsOut tells of a table whose row filter kept rows from being published for as
+// long as it was there, which is not known.
+func (r *run) leftRowsOut(oid uint32) bool {
+	return slices.ContainsFunc(r.mark.Relations, func(was checkpoint.Identity) bool {
+		return was.OID == oid && strings.Contains(was.Def, catalog.FilterDef)
+	})
+}
+
+// tableOf is the table that is configured: of a partition, which a backfill reads with
+// its table, the one that it belongs to.
+func tableOf(id checkpoint.Identity, ids catalog.Identities) string {
+	for _, root := range ids.Relations {
+		if id.Root != 0 && root.OID == id.Root {
+			return root.Name
+		}
+	}
+	return id.Name
 }
 
 // ask shows both positions and what may be missing, and asks a person.

@@ -133,6 +133,46 @@ func TestAdopt_TakesChangedTablesAndPublications(t *testing.T) {
 	}
 }
 
+// A filter that is taken off left rows out since it was put on, and not since somebody
+// looked last: were the gap a short one, a backfill of it would leave the others out, and
+// retention would delete them.
+func TestAdopt_DoubtsAllThatAFilterLeftOut(t *testing.T) {
+	e := newEnv(t, outbox)
+	if e.session().VersionNum() < 150000 {
+		t.Skip("row filters came with 15")
+	}
+	e.sql(`CREATE PUBLICATION "Cdc Relay" FOR TABLE outbox WHERE (type <> 'out') WITH (publish = 'insert')`)
+	e.mustSetup()
+	e.sql(`ALTER PUBLICATION "Cdc Relay" SET TABLE outbox`)
+	s, _ := e.slot()
+	if err := e.adopt(s.Confirmed); err != nil {
+		t.Fatal(err)
+	}
+	if g := e.mark().Gaps; len(g) != 1 || g[0].From != 0 || g[0].To == 0 || g[0].Table != "public.outbox" {
+		t.Errorf("gaps %+v", g)
+	}
+}
+
+// The rows of a partition are read with its table, so that only a gap of that can be
+// closed.
+func TestAdopt_NamesTheTableOfAPartition(t *testing.T) {
+	e := newEnv(t, outbox+" PARTITION BY LIST (type)", "CREATE TABLE part PARTITION OF outbox DEFAULT")
+	e.mustSetup()
+	e.sql("ALTER TABLE outbox DETACH PARTITION part", "INSERT INTO part (type) VALUES ('unseen')", "ALTER TABLE outbox ATTACH PARTITION part DEFAULT")
+	s, _ := e.slot()
+	if err := e.adopt(s.Confirmed); err != nil {
+		t.Fatal(err)
+	}
+	g := e.mark().Gaps
+	if len(g) != 1 || g[0].Table != "public.outbox" {
+		t.Fatalf("gaps %+v", g)
+	}
+	f := &backfill{run: &run{Options: e.o}, BackfillOptions: BackfillOptions{Tables: e.o.Tables}}
+	if why := f.whyOpen(g[0], g[0].To); why != "" {
+		t.Errorf("a backfill of the table leaves it open: %s", why)
+	}
+}
+
 func TestAdopt_AfterTheServerWentBackDoubtsEverything(t *testing.T) {
 	for _, change := range []func(*checkpoint.Mark){
 		func(m *checkpoint.Mark) { m.LSN, m.CheckedLSN = 0xF00000000, 0xF00000000 },
