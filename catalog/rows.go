@@ -61,8 +61,11 @@ func (v *Snapshot) End(ctx context.Context) {
 
 // Scan says which rows to read, and what of them.
 type Scan struct {
-	Table   TableName
-	Columns []string
+	Table TableName
+	// Partitioned: rows of the partitions are the table's; of other children they are
+	// not, since they are published under their own names.
+	Partitioned bool
+	Columns     []string
 	// Where is a condition in SQL; "" takes every row.
 	Where string
 }
@@ -77,7 +80,11 @@ func (v *Snapshot) Each(ctx context.Context, scan Scan, f func(values [][]byte) 
 		}
 		query += Ident(c)
 	}
-	query += " FROM " + scan.Table.SQL()
+	query += " FROM "
+	if !scan.Partitioned {
+		query += "ONLY "
+	}
+	query += scan.Table.SQL()
 	if scan.Where != "" {
 		query += " WHERE " + scan.Where
 	}

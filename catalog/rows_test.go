@@ -16,7 +16,7 @@ import (
 func ids(t *testing.T, v *catalog.Snapshot, table, where string) []string {
 	t.Helper()
 	var got []string
-	err := v.Each(t.Context(), catalog.Scan{Table: catalog.TableName{Schema: "public", Name: table}, Columns: []string{"id"}, Where: where},
+	err := v.Each(t.Context(), catalog.Scan{Table: catalog.TableName{Schema: "public", Name: table}, Partitioned: table == "outbox", Columns: []string{"id"}, Where: where},
 		func(values [][]byte) error {
 			got = append(got, string(values[0]))
 			return nil
@@ -61,6 +61,17 @@ func TestSnapshot_SeesWhatWasCommittedAndTellsWhatCameLater(t *testing.T) {
 	}
 	if now.LSN <= view.LSN {
 		t.Errorf("the positions are %s and %s", view.LSN, now.LSN)
+	}
+}
+
+// Rows of a table that inherits are published under its own name, if at all.
+func TestSnapshot_LeavesOutTablesThatInherit(t *testing.T) {
+	db := database(t, `CREATE TABLE single (id text)`, `CREATE TABLE heir () INHERITS (single)`, `INSERT INTO single VALUES ('own')`, `INSERT INTO heir VALUES ('other')`)
+	s := open(t, server.DSN(db))
+	view := must[*catalog.Snapshot](t)(s.Snapshot(t.Context()))
+	defer view.End(t.Context())
+	if got := ids(t, view, "single", ""); !slices.Equal(got, []string{"own"}) {
+		t.Errorf("the table has %v", got)
 	}
 }
 

@@ -160,7 +160,8 @@ func TestE2E_VerifyCases(t *testing.T) {
 	r.k.RequireReal(t)
 	relay := r.startReady(t)
 	config := configOf(t, relay)
-	r.pg.Exec(t, `INSERT INTO outbox (id, aggregateid, created_at) SELECT 'day ' || d, 'k' || d, now() - d * interval '1 day' FROM generate_series(0, 9) d`)
+	r.pg.Exec(t, `INSERT INTO outbox (id, aggregateid, created_at) SELECT 'day ' || d, 'k' || d, now() - d * interval '1 day' FROM generate_series(0, 9) d`,
+		"CREATE TABLE heir () INHERITS (outbox)", "INSERT INTO heir (id) VALUES ('of another table')")
 	r.waitCaughtUp(t, time.Minute)
 	results := []any{}
 	all := true

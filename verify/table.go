@@ -25,6 +25,8 @@ type table struct {
 	relation *decoder.Relation
 	inRange  string // condition for the rows to look at; "" : all
 	hasXmin  bool   // the role may read xmin
+
+	partitioned bool
 }
 
 // bind looks at a table and at what the role may read of it.
@@ -37,6 +39,7 @@ func bind(ctx context.Context, db *catalog.Session, r route.Table, o Options, ro
 	if !ok {
 		return nil, fault.Stopped("correct outbox[].table", "outbox table %s does not exist", r)
 	}
+	t.partitioned = is.Kind == catalog.KindPartitioned
 	t.relation = &decoder.Relation{OID: is.OID, Namespace: r.Schema, Name: r.Name}
 	for _, c := range is.Columns {
 		t.relation.Columns = append(t.relation.Columns, decoder.Column{Name: c.Name, TypeOID: c.BaseTypeOID})
@@ -91,7 +94,7 @@ func (t *table) read(ctx context.Context, view *catalog.Snapshot, where string, 
 	var rec sink.Record
 	// Without a time of its own the row has that of its commit, which is not known.
 	tx := route.Tx{CommitTime: unknownTime * 1000}
-	return view.Each(ctx, catalog.Scan{Table: t.name, Columns: t.columns, Where: where}, func(columns [][]byte) error {
+	return view.Each(ctx, catalog.Scan{Table: t.name, Partitioned: t.partitioned, Columns: t.columns, Where: where}, func(columns [][]byte) error {
 		for i, data := range columns {
 			values[t.at[i]] = decoder.Value{Kind: decoder.Text, Data: data}
 			if data == nil {
