@@ -112,12 +112,17 @@ var (
 	histTimeDesc = desc("history_start_timestamp_seconds", "All that was committed since this time can be replayed; missing while no time is known.")
 	histDropDesc = desc("history_drops_total", "Times that the history slot was dropped, because more WAL was kept for it than history.hard_max_bytes.")
 	deletedDesc  = desc("retention_deleted_rows_total", "Published rows that were deleted from the outbox tables.")
+	droppedDesc  = desc("retention_dropped_partitions_total", "Partitions of the outbox tables that were dropped, their rows published.")
+	madeDesc     = desc("retention_made_partitions_total", "Partitions of the outbox tables that were made ahead.")
+	detachedDesc = desc("retention_detached_partitions", "Partitions that were detached and are not dropped yet.")
+	untilDesc    = desc("retention_partitions_until_timestamp_seconds", "Up to when all outbox tables have partitions; missing while it is not known.")
 	blockedDesc  = desc("retention_blocked", "1 while retention deletes nothing because something stands in its way, else 0; the status says what.")
 	gapsDesc     = desc("open_gaps", "Ranges that may never have been published, kept with the mark.")
 
 	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, messagesDesc, ignoredDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
 		requestsDesc, retriesDesc, resetsDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
-		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, deletedDesc, blockedDesc, gapsDesc, histUpDesc, histKeptDesc, histTimeDesc, histDropDesc}
+		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, deletedDesc,
+		droppedDesc, madeDesc, detachedDesc, untilDesc, blockedDesc, gapsDesc, histUpDesc, histKeptDesc, histTimeDesc, histDropDesc}
 )
 
 // Describe implements prometheus.Collector.
@@ -183,6 +188,14 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(gapsDesc, float64(len(s.Gaps)))
 	if r := s.Retention; r != nil {
 		counter(deletedDesc, r.Deleted)
+		if p := r.Partitions; p != nil {
+			counter(droppedDesc, p.Dropped)
+			counter(madeDesc, p.Made)
+			gauge(detachedDesc, float64(len(p.Detached)))
+			if p.Until != nil {
+				gauge(untilDesc, float64(p.Until.Unix()))
+			}
+		}
 		gauge(blockedDesc, oneIf(r.Blocked != ""))
 	}
 }

@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -137,4 +138,39 @@ func (s *Session) Identities(ctx context.Context, publication string, tables []T
 		return ids, fmt.Errorf("read the tables of publication %q: %w", publication, err)
 	}
 	return ids, nil
+}
+
+// Gone returns which relations of was, by OID, are no more in now without any
+// doubt about their rows: those that do not exist, and the partitions that the
+// relay of the slot detached by itself, into which nothing can be inserted. now
+// must have been read before.
+func (s *Session) Gone(ctx context.Context, systemID, slot string, was, now []checkpoint.Identity) (map[uint32]bool, error) {
+	here := map[uint32]bool{}
+	for _, r := range now {
+		here[r.OID] = true
+	}
+	missing := slices.DeleteFunc(slices.Clone(was), func(r checkpoint.Identity) bool { return here[r.OID] })
+	gone := map[uint32]bool{}
+	if len(missing) == 0 {
+		return gone, nil
+	}
+	// Before it is asked whether they exist: one may be dropped at this moment.
+	detached, err := s.Detached(ctx, systemID, slot)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range detached {
+		gone[d.OID] = d.Refuses
+	}
+	for _, r := range missing {
+		if gone[r.OID] {
+			continue
+		}
+		exists, err := s.RelationExists(ctx, r.OID)
+		if err != nil {
+			return nil, fmt.Errorf("look for table %s: %w", r.Name, err)
+		}
+		gone[r.OID] = !exists
+	}
+	return gone, nil
 }

@@ -44,7 +44,11 @@ type Want struct {
 	HistoryHardMax int64
 	// AgeColumns tell a row's age, one for each of Tables; nil when rows are kept.
 	AgeColumns []string
-	Warnings   []string // about the configuration itself
+	// DropPartitions: whole partitions are dropped, and made for PartitionInterval
+	// each, or none when that is zero.
+	DropPartitions    bool
+	PartitionInterval time.Duration
+	Warnings          []string // about the configuration itself
 }
 
 // topics returns the event topics whose names are known, once each.
@@ -104,8 +108,14 @@ type Facts struct {
 	Gone       map[uint32]bool
 	// Emitters may emit logical messages; not set where none are published.
 	Emitters catalog.MessageEmitters
-	// MissingPrivileges are those that retention lacks.
+	// MissingPrivileges are those that deleting rows lacks.
 	MissingPrivileges []string
+	// Partitioned are the tables whose partitions are dropped, NotByTime why some
+	// have none to drop.
+	Partitioned []catalog.PartitionedTable
+	NotByTime   []string
+	// Detached are partitions that this slot's relay detached and did not drop yet.
+	Detached []catalog.Detached
 
 	StoreErr error
 	Mark     checkpoint.Mark
@@ -199,15 +209,39 @@ func (f *Facts) catalog(ctx context.Context, w Want, db *catalog.Session) (err e
 			return err
 		}
 	}
-	if w.AgeColumns != nil {
-		if f.MissingPrivileges, err = db.MissingPrivileges(ctx, existing(f.Tables)); err != nil {
-			return err
-		}
+	if err := f.retention(ctx, w, db); err != nil {
+		return err
 	}
 	if f.HasSlot && f.HasPublication {
 		f.MayFollow, err = db.MayFollowSlot(ctx, p.Publication, p.Slot)
 	}
 	return err
+}
+
+func (f *Facts) retention(ctx context.Context, w Want, db *catalog.Session) (err error) {
+	if f.Detached, err = db.Detached(ctx, f.Server.SystemID, w.Preflight.Slot); err != nil {
+		return err
+	}
+	switch {
+	case w.AgeColumns == nil:
+		return nil
+	case !w.DropPartitions:
+		f.MissingPrivileges, err = db.MissingPrivileges(ctx, existing(f.Tables))
+		return err
+	}
+	for i, name := range w.Preflight.Tables {
+		t, err := db.PartitionedTable(ctx, name, w.AgeColumns[i])
+		var not *catalog.ErrNotByTime
+		switch {
+		case errors.As(err, &not):
+			f.NotByTime = append(f.NotByTime, not.Why)
+		case err != nil:
+			return err
+		default:
+			f.Partitioned = append(f.Partitioned, t)
+		}
+	}
+	return nil
 }
 
 func existing(tables map[catalog.TableName]*catalog.Table) []catalog.TableName {
@@ -249,20 +283,6 @@ func (f *Facts) store(ctx context.Context, w Want, src Sources) error {
 }
 
 func (f *Facts) gone(ctx context.Context, w Want, src Sources) error {
-	f.Gone = make(map[uint32]bool)
-	known := make(map[uint32]bool)
-	for _, r := range f.Identities.Relations {
-		known[r.OID] = true
-	}
-	var missing []uint32
-	for _, r := range f.Mark.Relations {
-		if !known[r.OID] {
-			missing = append(missing, r.OID)
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
 	cfg, err := src.Connect()
 	if err != nil {
 		return err
@@ -272,14 +292,8 @@ func (f *Facts) gone(ctx context.Context, w Want, src Sources) error {
 		return catalog.Explain(err)
 	}
 	defer db.Close(context.WithoutCancel(ctx))
-	for _, oid := range missing {
-		exists, err := db.RelationExists(ctx, oid)
-		if err != nil {
-			return catalog.Explain(err)
-		}
-		f.Gone[oid] = !exists
-	}
-	return nil
+	f.Gone, err = db.Gone(ctx, f.Server.SystemID, w.Preflight.Slot, f.Mark.Relations, f.Identities.Relations)
+	return catalog.Explain(err)
 }
 
 func (f *Facts) brokers(ctx context.Context, w Want, src Sources) error {

@@ -17,7 +17,7 @@ import (
 type Mark struct {
 	SystemID string        `json:"system_id"` // of the server's cluster, decimal
 	Slot     string        `json:"slot"`
-	Epoch    uint64        `json:"epoch"`    // raised by setup, adopt, recover and an accepted change of timeline
+	Epoch    uint64        `json:"epoch"`    // raised by setup, adopt, recover, an accepted change of timeline and a table that was added
 	Timeline int32         `json:"timeline"` // of the server when the mark was saved
 	LSN      pglogrepl.LSN `json:"lsn"`      // end of the fully acked prefix; zero while only an intent
 	SavedAt  time.Time     `json:"saved_at"`

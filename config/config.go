@@ -166,13 +166,16 @@ func (c Config) HistorySlot() string {
 
 // Retention says what becomes of published rows.
 type Retention struct {
-	Mode        string        `yaml:"mode" default:"none" doc:"none: rows stay. delete: published rows are deleted; the role needs SELECT and DELETE on the outbox tables."`
-	After       time.Duration `yaml:"after" default:"24h" doc:"Age from which a published row is deleted, by the server's clock."`
-	Column      string        `yaml:"column" default:"" doc:"Column of each outbox table that tells a row's age (timestamptz, timestamp or date as UTC, or integer milliseconds), best with an index; empty string for columns.timestamp of the table."`
-	Interval    time.Duration `yaml:"interval" default:"1m" doc:"Pause between two rounds when little is left to delete."`
-	BatchRows   int           `yaml:"batch_rows" default:"1000" doc:"Rows of one DELETE."`
-	BatchPause  time.Duration `yaml:"batch_pause" default:"100ms" doc:"Pause after each DELETE."`
-	LockTimeout time.Duration `yaml:"lock_timeout" default:"1s" doc:"How long a DELETE waits for a row that somebody else has locked; the round then ends, and the rows stay until the next."`
+	Mode              string        `yaml:"mode" default:"none" doc:"none: rows stay. delete: published rows are deleted; the role needs SELECT and DELETE on the outbox tables. drop_partitions: old partitions are dropped as a whole, and future ones made; the tables are partitioned by range of the column, and the role is their owner or a member of it."`
+	After             time.Duration `yaml:"after" default:"24h" doc:"Age from which a published row is deleted, by the server's clock; a partition is dropped when all its rows are as old."`
+	Column            string        `yaml:"column" default:"" doc:"Column of each outbox table that tells a row's age (timestamptz, timestamp or date as UTC, or integer milliseconds), best with an index; empty string for columns.timestamp of the table."`
+	Interval          time.Duration `yaml:"interval" default:"1m" doc:"Pause between two rounds when little is left to delete."`
+	BatchRows         int           `yaml:"batch_rows" default:"1000" doc:"Rows of one DELETE."`
+	BatchPause        time.Duration `yaml:"batch_pause" default:"100ms" doc:"Pause after each DELETE, or each partition that was dropped."`
+	LockTimeout       time.Duration `yaml:"lock_timeout" default:"1s" doc:"How long a DELETE waits for a row that somebody else has locked, and the detaching of a partition for its table, while those who insert wait behind it; the round then ends, and the rest stays until the next."`
+	PartitionInterval time.Duration `yaml:"partition_interval" default:"24h" doc:"With drop_partitions: the time that a partition covers that the relay makes, counted from Monday, 2000-01-03, in UTC; 0s makes none."`
+	PartitionAhead    int           `yaml:"partition_ahead" default:"3" doc:"With drop_partitions: how many partitions are kept ready after that of now."`
+	PartitionName     string        `yaml:"partition_name" default:"{table}_{from}" doc:"With drop_partitions: name of a partition that the relay makes, in the schema of its table; {from} is where it begins, as 20060102 or 20060102_150405."`
 }
 
 // Relay holds budgets and limits.

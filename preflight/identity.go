@@ -15,8 +15,9 @@ import (
 // Changed compares what the stream depended on with what there is now: a table
 // that was dropped and created again, or a partition that was detached, has left
 // the publication without a word. An attached partition, a dropped one (nobody
-// can have inserted into it afterwards) and a table that is new in the
-// configuration are expected. from and to bound the WAL in doubt.
+// can have inserted into it afterwards), one that retention detached (nobody can
+// insert into it) and a table that is new in the configuration are expected. gone
+// holds the second and the third. from and to bound the WAL in doubt.
 func Changed(pub checkpoint.Identity, rels []checkpoint.Identity, now catalog.Identities, gone map[uint32]bool, from, to pglogrepl.LSN) error {
 	doubt := fmt.Sprintf("rows inserted from %s to %s may not have been sent; they are still in the table", from, to)
 	const published = "run cdc-relay adopt, which records the gap, and publish the rows in doubt from the table (cdc-relay backfill), which closes it"

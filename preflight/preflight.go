@@ -47,7 +47,8 @@ type Facts struct {
 	Columns map[catalog.TableName][]string
 	// Now is the time to record.
 	Now time.Time
-	// Gone holds the OIDs of relations in the mark that do not exist any more.
+	// Gone holds the OIDs of relations in the mark that do not exist any more, or
+	// that retention detached.
 	Gone map[uint32]bool
 }
 
@@ -397,6 +398,7 @@ func addGapsForNewTables(w Want, f Facts, p *Plan) {
 			continue
 		}
 		p.SaveFirst = true
+		p.Mark.Epoch = f.Mark.Epoch + 1 // as with every new gap: retention goes by it
 		p.Mark.Gaps = append(slices.Clip(p.Mark.Gaps), checkpoint.Gap{
 			To: f.Server.CurrentLSN, Table: t.String(), Found: f.Now,
 			Reason: "the table was added to the configuration later; rows from before were not published",

@@ -103,6 +103,7 @@ type Relay struct {
 	history   historyState
 	// retentionBlocked is why no row is deleted.
 	retentionBlocked string
+	partitions       PartitionStatus
 }
 
 // serverFacts are what the watching session saw last.

@@ -14,16 +14,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/preflight"
 )
 
-// Retention deletes published rows from the outbox tables. The zero value keeps
-// them.
+// Retention deletes published rows from the outbox tables, or drops partitions of
+// them. The zero value keeps them.
 type Retention struct {
 	After       time.Duration // age of a row that may be deleted; zero: none is
-	Interval    time.Duration // between two rounds, when little is left to delete
+	Interval    time.Duration // between two rounds, when little is left to do
 	BatchRows   int           // of one DELETE
-	Pause       time.Duration // between two DELETEs
-	LockTimeout time.Duration // of one DELETE
+	Pause       time.Duration // after each DELETE, or partition
+	LockTimeout time.Duration // of one DELETE, or change of partitions
 	// Columns tell a row's age, one for each of Config.Tables.
 	Columns []string
+	// Partitions: whole partitions are dropped, and no row is deleted.
+	Partitions *Partitions
 }
 
 const (
@@ -37,8 +39,11 @@ const (
 
 // RetentionStatus is what retention has done since the process started.
 type RetentionStatus struct {
-	Deleted uint64 `json:"deleted"`
-	// Blocked tells why nothing is deleted now; "" when nothing stands in the way.
+	Deleted uint64 `json:"deleted"` // rows
+	// Partitions is nil where rows are deleted.
+	Partitions *PartitionStatus `json:"partitions,omitempty"`
+	// Blocked tells why nothing is deleted now, or what else is wrong; "" when
+	// nothing stands in the way.
 	Blocked string `json:"blocked,omitempty"`
 }
 
@@ -54,9 +59,13 @@ func (s *session) retain(ctx context.Context) error {
 	if cfg.After == 0 {
 		return nil
 	}
-	s.log.Info("published rows are deleted from the outbox tables", zap.Duration("after", cfg.After))
+	once := s.retainOnce
+	if cfg.Partitions != nil {
+		once = s.retainPartitions
+	}
+	s.log.Info(cfg.what(), zap.Duration("after", cfg.After))
 	for {
-		more, err := s.retainOnce(ctx)
+		more, err := once(ctx)
 		if ctx.Err() == nil {
 			s.r.noteRetention(err)
 		}
@@ -78,24 +87,11 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 	if err := s.mayDelete(ctx, nil); err != nil { // before it connects
 		return false, err
 	}
-	cfg, err := s.r.cfg.Connect()
+	c, err := s.openRetention(ctx)
 	if err != nil {
 		return false, err
-	}
-	octx, cancel := context.WithTimeout(ctx, connectTimeout)
-	c, err := catalog.Open(octx, cfg, s.r.cfg.ApplicationName+" (retention)")
-	cancel()
-	if err != nil {
-		return false, catalog.Explain(fmt.Errorf("connect to the database: %w", err))
 	}
 	defer c.Close(ctx)
-	server, err := c.Server(ctx)
-	if err != nil {
-		return false, err
-	}
-	if err := s.sameServer(server); err != nil {
-		return false, err
-	}
 	var failed error
 	var attached []string
 	for i, name := range tableNames(s.r.cfg.Tables) {
@@ -122,6 +118,29 @@ func (s *session) retainOnce(ctx context.Context) (more bool, err error) {
 		return more, errBlocked(fmt.Sprintf("of partitions that were attached and not made as partitions, or are unlogged or foreign, no row is deleted, since they may hold rows that were never published: %s", strings.Join(attached, ", ")))
 	}
 	return more, nil
+}
+
+// openRetention connects to the server of the stream.
+func (s *session) openRetention(ctx context.Context) (*catalog.Session, error) {
+	cfg, err := s.r.cfg.Connect()
+	if err != nil {
+		return nil, err
+	}
+	octx, cancel := context.WithTimeout(ctx, connectTimeout)
+	c, err := catalog.Open(octx, cfg, s.r.cfg.ApplicationName+" (retention)")
+	cancel()
+	if err != nil {
+		return nil, catalog.Explain(fmt.Errorf("connect to the database: %w", err))
+	}
+	server, err := c.Server(ctx)
+	if err == nil {
+		err = s.sameServer(server)
+	}
+	if err != nil {
+		c.Close(ctx)
+		return nil, err
+	}
+	return c, nil
 }
 
 // sameServer refuses another server than that of the stream, or another run of it:
@@ -228,7 +247,7 @@ func (s *session) unchanged(ctx context.Context, c *catalog.Session) error {
 		return err
 	}
 	was := s.checked.Load()
-	gone, err := goneRelations(ctx, c, was.Relations, now.Relations)
+	gone, err := c.Gone(ctx, s.plan.Mark.SystemID, s.r.cfg.Slot, was.Relations, now.Relations)
 	if err != nil {
 		return err
 	}
@@ -273,10 +292,20 @@ func (r *Relay) noteRetention(err error) {
 	switch {
 	case why == was:
 	case err == nil:
-		r.log.Info("published rows are deleted again")
+		r.log.Info(r.cfg.Retention.what() + " again")
+	case errors.As(err, &blocked) && r.cfg.Retention.Partitions != nil:
+		r.log.Warn("retention of partitions is held up: "+why, zap.Duration("next_attempt", r.cfg.Retention.Interval))
 	case errors.As(err, &blocked):
 		r.log.Warn("published rows are not deleted: "+why, zap.Duration("next_attempt", r.cfg.Retention.Interval))
 	default:
-		r.log.Warn("deleting published rows failed; trying again", zap.Error(err), zap.Duration("next_attempt", r.cfg.Retention.Interval))
+		r.log.Warn("retention failed; trying again", zap.Error(err), zap.Duration("next_attempt", r.cfg.Retention.Interval))
 	}
+}
+
+// what says what is done.
+func (c Retention) what() string {
+	if c.Partitions != nil {
+		return "old partitions of the outbox tables are dropped when they are published"
+	}
+	return "published rows are deleted from the outbox tables"
 }

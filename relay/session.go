@@ -295,28 +295,8 @@ func gather(ctx context.Context, c *catalog.Session, store checkpoint.Store, w p
 	if f.Columns, err = c.Columns(ctx, w.Tables); err != nil {
 		return f, err
 	}
-	f.Gone, err = goneRelations(ctx, c, f.Mark.Relations, f.Identities.Relations)
+	f.Gone, err = c.Gone(ctx, systemID, w.Slot, f.Mark.Relations, f.Identities.Relations)
 	return f, err
-}
-
-// goneRelations returns those of was that are not in now and do not exist.
-func goneRelations(ctx context.Context, c *catalog.Session, was, now []checkpoint.Identity) (map[uint32]bool, error) {
-	here := map[uint32]bool{}
-	for _, r := range now {
-		here[r.OID] = true
-	}
-	gone := map[uint32]bool{}
-	for _, r := range was {
-		if here[r.OID] {
-			continue
-		}
-		exists, err := c.RelationExists(ctx, r.OID)
-		if err != nil {
-			return nil, fmt.Errorf("look for table %s: %w", r.Name, err)
-		}
-		gone[r.OID] = !exists
-	}
-	return gone, nil
 }
 
 // onNotice hears the server's notices while streaming. PostgreSQL 18 only warns

@@ -73,6 +73,10 @@ func (r *Relay) Status() Status {
 	st.History = r.history.status(r.cfg.History)
 	if r.cfg.Retention.After > 0 {
 		st.Retention = &RetentionStatus{Deleted: r.deleted.Load(), Blocked: r.retentionBlocked}
+		if r.cfg.Retention.Partitions != nil {
+			p := r.partitions
+			st.Retention.Partitions = &p
+		}
 	}
 	s, sk := r.session, r.sink
 	r.mu.Unlock()

@@ -71,7 +71,7 @@ func (s *session) watchIdentities(ctx context.Context, server catalog.Server) er
 		return fmt.Errorf("watch the publication: %w", err)
 	}
 	was := s.checked.Load()
-	gone, err := goneRelations(ctx, s.watcher, was.Relations, now.Relations)
+	gone, err := s.watcher.Gone(ctx, s.plan.Mark.SystemID, s.r.cfg.Slot, was.Relations, now.Relations)
 	if err != nil {
 		return err
 	}

@@ -258,7 +258,14 @@ func (rep *statusReport) writeRelay(line func(name, format string, args ...any))
 	line("positions", "received %s, acked %s, durable %s, confirmed %s", known(s.Positions.Received), known(s.Positions.Acked),
 		known(s.Positions.Durable), known(s.Positions.Confirmed))
 	if r := s.Retention; r != nil {
-		line("retention", "%d published rows deleted since the start", r.Deleted)
+		if p := r.Partitions; p != nil {
+			line("retention", "%d partitions dropped and %d made since the start%s", p.Dropped, p.Made, until(p.Until))
+			if len(p.Detached) > 0 {
+				line("detached partitions", "%s; not dropped yet", strings.Join(p.Detached, ", "))
+			}
+		} else {
+			line("retention", "%d published rows deleted since the start", r.Deleted)
+		}
 		if r.Blocked != "" {
 			line("retention is held up", "%s", r.Blocked)
 		}
@@ -271,6 +278,13 @@ func (rep *statusReport) writeRelay(line func(name, format string, args ...any))
 			line("failing", "%s, since %s: %s", sink.Place(l.Topic, l.Partition), l.Since.UTC().Format(time.DateTime+"Z"), l.LastError)
 		}
 	}
+}
+
+func until(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return "; there are partitions until " + t.UTC().Format(time.DateTime+"Z")
 }
 
 func known(s string) string {

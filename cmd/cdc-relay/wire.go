@@ -121,11 +121,15 @@ func relayConfig(cfg config.Config) relay.Config {
 
 func retention(cfg config.Config) relay.Retention {
 	r := cfg.Retention
-	if r.Mode != "delete" {
+	if !r.On() {
 		return relay.Retention{}
 	}
-	return relay.Retention{After: r.After, Interval: r.Interval, BatchRows: r.BatchRows, Pause: r.BatchPause,
+	out := relay.Retention{After: r.After, Interval: r.Interval, BatchRows: r.BatchRows, Pause: r.BatchPause,
 		LockTimeout: r.LockTimeout, Columns: cfg.AgeColumns()}
+	if r.DropsPartitions() {
+		out.Partitions = &relay.Partitions{Interval: r.PartitionInterval, Ahead: r.PartitionAhead, Name: r.PartitionName}
+	}
+	return out
 }
 
 func tableNames(cfg config.Config) []catalog.TableName {
@@ -147,8 +151,9 @@ func checkWant(cfg config.Config) check.Want {
 		HistorySlot: cfg.HistorySlot(), History: cfg.History.On(), HistoryHardMax: int64(cfg.History.HardLimit()),
 		Warnings: cfg.Warnings(),
 	}
-	if cfg.Retention.Mode == "delete" {
+	if cfg.Retention.On() {
 		w.AgeColumns = cfg.AgeColumns()
+		w.DropPartitions, w.PartitionInterval = cfg.Retention.DropsPartitions(), cfg.Retention.PartitionInterval
 	}
 	if cfg.Checkpoint.Store == "kafka" {
 		w.MarkTopic = cfg.Checkpoint.Topic
