@@ -61,6 +61,22 @@ func good() (Want, Facts) {
 	}
 }
 
+// drops has the table's partitions dropped.
+func drops(w *Want, f *Facts, change func(*catalog.PartitionedTable)) {
+	w.AgeColumns, w.DropPartitions, w.PartitionInterval = []string{"at"}, true, time.Hour
+	table := catalog.PartitionedTable{TableName: catalog.TableName{Schema: "public", Name: "outbox"}, Owner: "o", MayOwn: true, MayCreate: true,
+		Partitions: []catalog.RangePartition{{Owner: "o"}}}
+	if change != nil {
+		change(&table)
+	}
+	f.Partitioned = []catalog.PartitionedTable{table}
+}
+
+// left leaves a detached partition, of an epoch of the mark.
+func left(f *Facts, epoch uint64) {
+	f.Detached = []catalog.Detached{{TableName: catalog.TableName{Schema: "public", Name: "p"}, Note: catalog.Note{Epoch: epoch}}}
+}
+
 func TestEvaluate_EverythingPasses(t *testing.T) {
 	w, f := good()
 	rs := Evaluate(w, f)
@@ -275,6 +291,18 @@ func TestEvaluate_FindsEachDefect(t *testing.T) {
 			f.Gone = map[uint32]bool{7: true}
 		}, "ready to stream", Fail, "public.outbox"},
 		"gap": {func(_ *Want, f *Facts) { f.Mark.Gaps = []checkpoint.Gap{{To: 99, Reason: "adopted"}} }, "open gap", Warn, "adopted"},
+
+		"not by time": {func(w *Want, f *Facts) { drops(w, f, nil); f.NotByTime = []string{"table x is not partitioned"} }, "retention", Fail, "not partitioned"},
+		"no owner":    {func(w *Want, f *Facts) { drops(w, f, func(t *catalog.PartitionedTable) { t.MayOwn = false }) }, "retention", Fail, `GRANT "o" TO "relay"`},
+		"no CREATE":   {func(w *Want, f *Facts) { drops(w, f, func(t *catalog.PartitionedTable) { t.MayCreate = false }) }, "retention", Fail, `GRANT CREATE ON SCHEMA "public" TO "o"`},
+		"partition's owner": {func(w *Want, f *Facts) {
+			drops(w, f, func(t *catalog.PartitionedTable) { t.Partitions[0].Owner = "x" })
+		}, "retention", Fail, "OWNER TO"},
+		"drops partitions": {func(w *Want, f *Facts) { drops(w, f, nil) }, "retention", Pass, "can be dropped"},
+		"drops, gap":       {func(w *Want, f *Facts) { drops(w, f, nil); f.Mark.Gaps = []checkpoint.Gap{{To: 99}} }, "retention", Fail, "gap(s) are open"},
+		"detached":         {func(w *Want, f *Facts) { drops(w, f, nil); left(f, 1) }, "detached partition public.p", Pass, "when everything"},
+		"detached, epoch":  {func(w *Want, f *Facts) { drops(w, f, nil); left(f, 2) }, "detached partition public.p", Warn, "ATTACH PARTITION"},
+		"detached, kept":   {func(_ *Want, f *Facts) { left(f, 1) }, "detached partition public.p", Warn, "drop_partitions"},
 
 		"brokers away": {func(_ *Want, f *Facts) {
 			f.BrokersErr = &fault.Error{Class: fault.Stop, What: "wrong password", Fix: "give another"}
