@@ -327,3 +327,23 @@ func TestBytes(t *testing.T) {
 		}
 	}
 }
+
+func TestRetention_OfPartitions(t *testing.T) {
+	c := mustParse(t, "retention: {mode: drop_partitions, column: at}")
+	if r := c.Retention; !r.On() || !r.DropsPartitions() || r.PartitionInterval != 24*time.Hour || r.PartitionAhead != 3 || r.PartitionName != "{table}_{from}" {
+		t.Errorf("%+v", r)
+	}
+	if r := mustParse(t, "retention: {mode: drop_partitions, column: at, partition_interval: 0s}").Retention; r.PartitionInterval != 0 {
+		t.Errorf("%+v", r)
+	}
+	_, err := parse(t, "retention: {mode: drop_partitions, partition_interval: 1500ms, partition_ahead: 0, partition_name: '{table}'}\nsink: null\ncheckpoint: {store: file}\n")
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"retention.column: needed with retention.mode: drop_partitions", "retention.partition_interval: 1.5s", "retention.partition_ahead: 0",
+		"retention.partition_name: \"{table}\" must have {from}", "drop_partitions with sink: null"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in:\n%s", want, err)
+		}
+	}
+}

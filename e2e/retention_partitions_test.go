@@ -25,8 +25,8 @@ const partitionsYAML = `retention:
   interval: 100ms
   batch_pause: 0s
   lock_timeout: 300ms
-  partition_interval: 2s
-  partition_ahead: 20
+  partition_interval: 3s
+  partition_ahead: 15
 `
 
 // partitionedOutbox has old partitions. Which rows came into which partition is
@@ -34,7 +34,7 @@ const partitionsYAML = `retention:
 var partitionedOutbox = []string{
 	`CREATE TABLE outbox (id text, aggregatetype text NOT NULL DEFAULT 'order', aggregateid text, type text NOT NULL DEFAULT 'created', payload text,
 		created_at timestamptz NOT NULL, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at)`,
-	`DO $$ BEGIN FOR i IN 1..5 LOOP
+	`DO $$ BEGIN FOR i IN 1..3 LOOP
 		EXECUTE format('CREATE TABLE seed_%s PARTITION OF outbox FOR VALUES FROM (%L) TO (%L)', i, date_trunc('hour', now()) - i * interval '1 hour', date_trunc('hour', now()) - (i - 1) * interval '1 hour');
 	END LOOP; END $$`,
 	"CREATE TABLE inserted (id text, relation oid)",
@@ -59,13 +59,13 @@ func TestE2E_RetentionPartitions(t *testing.T) {
 	open := r.pg.Conn(t) // for the whole run: with a snapshot and a transaction id
 	mustExec(t, open, "BEGIN ISOLATION LEVEL REPEATABLE READ", "INSERT INTO elsewhere SELECT count(*) FROM inserted")
 	w := startPartitionWriters(t, r.pg, 5)
-	for round := range 6 {
+	for round := range 4 {
 		c.round(round)
 	}
 	heldUp := c.isHeldUpByATransaction()
 	mustExec(t, open, "INSERT INTO outbox (id, created_at) VALUES ('from-the-beginning', clock_timestamp())", "COMMIT")
 	w.stop()
-	e2e.Eventually(t, time.Minute, "all rows to be dropped", func() bool {
+	e2e.Eventually(t, 2*time.Minute, "all rows to be dropped", func() bool {
 		left, err := r.pg.TryQuery("SELECT (SELECT count(*) FROM outbox) + (" + detachedCount + ")")
 		return err == nil && left == "0"
 	})
@@ -236,7 +236,7 @@ func (w *partitionWriters) write(conn *pgx.Conn, name string) error {
 	n := 1 + rand.IntN(4)
 	for i := range n {
 		began := time.Now()
-		_, err := tx.Exec(ctx, "INSERT INTO outbox (id, aggregateid, created_at) VALUES ($1, $2, clock_timestamp() - random() * interval '4 s')", fmt.Sprintf("%s-%d", name, i), name)
+		_, err := tx.Exec(ctx, "INSERT INTO outbox (id, aggregateid, created_at) VALUES ($1, $2, clock_timestamp() - random() * interval '5 s')", fmt.Sprintf("%s-%d", name, i), name)
 		var pgErr *pgconn.PgError
 		switch {
 		case errors.As(err, &pgErr) && pgErr.Code == "23514":

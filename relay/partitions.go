@@ -219,7 +219,9 @@ func (s *session) dropDetached(ctx context.Context, c *catalog.Session, d catalo
 }
 
 // dropOldPartitions detaches and drops the partitions that are old enough as a
-// whole, the oldest first.
+// whole, the oldest first. Before the first, all that is written by then is
+// published, and before another the one before was dropped: so nothing is detached
+// that would then wait for Kafka.
 func (s *session) dropOldPartitions(ctx context.Context, c *catalog.Session, tables []catalog.PartitionedTable, found *problems) (more bool, err error) {
 	n := 0
 	for _, t := range tables {
@@ -231,7 +233,13 @@ func (s *session) dropOldPartitions(ctx context.Context, c *catalog.Session, tab
 			if n++; n > roundPartitions {
 				return true, nil
 			}
-			if err := s.dropPartition(ctx, c, t, p); err != nil {
+			if n == 1 {
+				err = s.awaitAllPublished(ctx, c)
+			}
+			if err == nil {
+				err = s.dropPartition(ctx, c, t, p)
+			}
+			if err != nil {
 				return false, found.note(err)
 			}
 			select {
@@ -278,26 +286,26 @@ func (s *session) keepPartition(t catalog.PartitionedTable, p catalog.RangeParti
 	return ""
 }
 
-// dropPartition takes one partition from detaching to dropping. Before, all that
-// is written by now is published: so nothing is detached that would then wait.
-func (s *session) dropPartition(ctx context.Context, c *catalog.Session, t catalog.PartitionedTable, p catalog.RangePartition) error {
-	cfg := s.r.cfg.Retention
-	may := func(ctx context.Context) error { return s.mayDelete(ctx, c) }
-	if err := may(ctx); err != nil {
+// awaitAllPublished waits until everything that is written by now is published.
+func (s *session) awaitAllPublished(ctx context.Context, c *catalog.Session) error {
+	if err := s.mayDelete(ctx, c); err != nil {
 		return err
 	}
 	lsn, err := c.WrittenLSN(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.awaitPublished(ctx, lsn); err != nil {
-		return err
-	}
+	return s.awaitPublished(ctx, lsn)
+}
+
+// dropPartition takes one partition from detaching to dropping.
+func (s *session) dropPartition(ctx context.Context, c *catalog.Session, t catalog.PartitionedTable, p catalog.RangePartition) error {
+	cfg := s.r.cfg.Retention
 	if err := s.awaitUnlocked(ctx, c, t, p); err != nil {
 		return err
 	}
 	note := catalog.Note{SystemID: s.plan.Mark.SystemID, Slot: s.r.cfg.Slot, Epoch: s.plan.Mark.Epoch}
-	d, err := c.Detach(ctx, t, p, note, cfg.LockTimeout, may)
+	d, err := c.Detach(ctx, t, p, note, cfg.LockTimeout, func(ctx context.Context) error { return s.mayDelete(ctx, c) })
 	if err != nil {
 		return s.notNow(err)
 	}
