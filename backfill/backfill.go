@@ -5,16 +5,13 @@ package backfill
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/decoder"
@@ -42,10 +39,28 @@ type Config struct {
 	// OrderBy names a column; "" takes the one that is mapped as timestamp. Rows that
 	// are equal in it come in the order of their ids.
 	OrderBy string
+	// AnyOrder takes that of the ids where no column is named or mapped.
+	AnyOrder bool
+	// Narrow says which rows of a table to read, by an SQL expression, "" for all, and
+	// which columns beside those that are mapped. It is called by Check; nil adds
+	// nothing to Where.
+	Narrow func(t route.Table, is catalog.Table) (where string, columns []string, err error)
 	// MaxRowBytes bounds a row in memory.
 	MaxRowBytes int64
-	OpenSink    func(ctx context.Context, refused sink.Refused) (sink.Sink, error)
-	Progress    Progress
+	// Also is one more header, with the value of Header; "" for none.
+	Also string
+	// Wanted chooses among the rows, once they are routed; nil takes all.
+	Wanted func(decoder.Row, *sink.Record) (bool, error)
+	// Rate is how many rows are published per second at most; 0 for no limit.
+	Rate float64
+	// DryRun reads, routes and counts, and publishes nothing.
+	DryRun bool
+	// OpenSink opens where it is published to; not used by a dry run.
+	OpenSink func(ctx context.Context, refused sink.Refused) (sink.Sink, error)
+	Progress Progress
+	// Correct and Leave say, for a person, what to correct where the rows cannot be
+	// read, and how one is left out; "" speaks of the flags of cdc-relay backfill.
+	Correct, Leave string
 	// Now is the clock of records without a timestamp of their own; nil takes
 	// time.Now.
 	Now func() time.Time
@@ -67,10 +82,12 @@ type Rows struct {
 	reader  *catalog.Reader
 	sources []source
 	total   int64
+	limit   *rate.Limiter // nil: none
 
 	acked atomic.Int64
 	// Of Publish's goroutine.
-	seq     uint32
+	read    int64  // rows
+	seq     uint32 // of them, that were wanted
 	rec     sink.Record
 	values  []decoder.Value
 	headers []sink.Header
@@ -88,15 +105,27 @@ func New(cfg Config) (*Rows, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Correct == "" {
+		cfg.Correct = "correct --where (an expression as in a WHERE clause, on columns of this table; names are looked up in the role's search_path), --order-by, or the mapping"
+	}
+	if cfg.Leave == "" {
+		cfg.Leave = "leave it out by --where"
+	}
 	router, err := route.Compile(cfg.Tables)
 	if err != nil {
 		return nil, err
 	}
 	r := &Rows{cfg: cfg, router: router}
+	if cfg.Rate > 0 {
+		r.limit = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate/20)))
+	}
 	for _, t := range cfg.Tables {
 		by := cfg.OrderBy
 		if by == "" {
 			by = t.Timestamp
+		}
+		if by == "" && cfg.AnyOrder {
+			by = t.ID
 		}
 		if by == "" {
 			return nil, fault.Stopped("name one with --order-by, such as the column with the time of the insert",
@@ -140,14 +169,37 @@ func (r *Rows) Check(ctx context.Context, tables []catalog.Table, pub catalog.Pu
 	}
 	for i := range r.sources {
 		q := &r.sources[i].query
-		q.Partitioned = slices.ContainsFunc(tables, func(t catalog.Table) bool {
-			return t.Schema == q.Table.Schema && t.Name == q.Table.Name && t.Kind == catalog.KindPartitioned
-		})
+		n := slices.IndexFunc(tables, func(t catalog.Table) bool { return t.Schema == q.Table.Schema && t.Name == q.Table.Name })
+		if n < 0 {
+			return fault.Stopped("correct outbox[].table", "outbox table %s does not exist", q.Table)
+		}
+		q.Partitioned = tables[n].Kind == catalog.KindPartitioned
+		if err := r.narrow(i, tables[n]); err != nil {
+			return err
+		}
 		if err := r.check(ctx, i, pub, cfg.User); err != nil {
 			return err
 		}
 	}
 	return r.reader.Rollback(ctx)
+}
+
+func (r *Rows) narrow(i int, is catalog.Table) error {
+	if r.cfg.Narrow == nil {
+		return nil
+	}
+	q, t := &r.sources[i].query, r.cfg.Tables[i]
+	where, columns, err := r.cfg.Narrow(t, is)
+	if err != nil {
+		return err
+	}
+	q.Where, q.Columns = where, t.Columns()
+	for _, c := range columns {
+		if !slices.Contains(q.Columns, c) {
+			q.Columns = append(q.Columns, c)
+		}
+	}
+	return nil
 }
 
 func (r *Rows) check(ctx context.Context, i int, pub catalog.Publication, role string) error {
@@ -162,7 +214,7 @@ func (r *Rows) check(ctx context.Context, i int, pub catalog.Publication, role s
 				s.query.Table.SQL(), catalog.Ident(role))}
 	case len(state) == 5 && (state[:2] == "42" || state[:2] == "22"):
 		return &fault.Error{Class: fault.Stop, Err: err, What: "the rows cannot be read in this way",
-			Fix: "correct --where (an expression as in a WHERE clause, on columns of this table; names are looked up in the role's search_path), --order-by, or the mapping"}
+			Fix: r.cfg.Correct}
 	case err != nil:
 		return err
 	}
@@ -192,123 +244,4 @@ func (r *Rows) Count(ctx context.Context) (int64, error) {
 		r.cfg.Progress.Counted(s.query.Table.String(), n)
 	}
 	return r.total, nil
-}
-
-// Publish publishes every row of the snapshot, and returns when all of them are
-// acknowledged. A record that can never be written, and a row that cannot be
-// routed, end it: nothing is skipped.
-func (r *Rows) Publish(ctx context.Context, below, snapshot pglogrepl.LSN) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	sk, err := r.cfg.OpenSink(ctx, func(_ context.Context, ref sink.Refusal, _ *sink.Record) (sink.Verdict, error) {
-		cancel(&fault.Error{Class: fault.Stop, Err: ref.Reason,
-			What: fmt.Sprintf("the record of id %q for topic %s can never be written", ref.ID, ref.Topic),
-			Fix:  "mend the cause, or leave the row out by --where"})
-		return sink.Halt, nil
-	})
-	if err != nil {
-		return fmt.Errorf("open the sink: %w", err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-sk.Failed():
-			cancel(sk.Err())
-		case <-ctx.Done():
-		}
-	})
-	err = r.publish(ctx, sk, below, snapshot)
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
-		err = cause
-	}
-	cancel(nil)
-	wg.Wait()
-	if cerr := sk.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return fmt.Errorf("after %d of %d rows: %w", r.acked.Load(), r.total, err)
-	}
-	return nil
-}
-
-func (r *Rows) publish(ctx context.Context, sk sink.Sink, below, snapshot pglogrepl.LSN) error {
-	// One less than any position that the stream can still come with.
-	tx := route.Tx{CommitLSN: below - 1, CommitTime: r.cfg.Now().UnixMicro(), Table: true}
-	mark := []byte(fmt.Sprintf("%016X", uint64(snapshot)))
-	r.cfg.Progress.Begin(r.total)
-	defer r.cfg.Progress.End()
-	for _, s := range r.sources {
-		if err := r.table(ctx, sk, s, tx, mark); err != nil {
-			return err
-		}
-	}
-	if err := sk.Drain(ctx); err != nil {
-		return fmt.Errorf("wait for the acknowledgements: %w", err)
-	}
-	if sent := int64(r.seq); r.acked.Load() != sent {
-		return fault.Stopped("report this as a bug", "%d rows were published, and %d acknowledged", sent, r.acked.Load())
-	}
-	if int64(r.seq) != r.total {
-		return fault.Stopped("give --where an expression that is the same whenever it is evaluated",
-			"%d rows were counted in the snapshot, and %d read: the predicate is not stable", r.total, r.seq)
-	}
-	return nil
-}
-
-// table publishes the rows of one table, batch by batch.
-func (r *Rows) table(ctx context.Context, sk sink.Sink, s source, tx route.Tx, mark []byte) error {
-	if err := r.reader.Declare(ctx, s.query); err != nil {
-		return err
-	}
-	for {
-		n, err := r.reader.Fetch(ctx, batch, func(values [][]byte) error { return r.row(ctx, sk, s.relation, values, tx, mark) })
-		if err != nil && catalog.IsTooLarge(err) {
-			return &fault.Error{Class: fault.Stop, Err: err, Fix: "raise relay.max_row_bytes above it",
-				What: fmt.Sprintf("a row of table %s, after %d rows, is too large to be read", s.query.Table, r.seq)}
-		}
-		if err != nil {
-			return err
-		}
-		sk.Flush()
-		r.cfg.Progress.Add(int64(n))
-		if n < batch {
-			return r.reader.CloseCursor(ctx)
-		}
-	}
-}
-
-func (r *Rows) row(ctx context.Context, sk sink.Sink, rel *decoder.Relation, values [][]byte, tx route.Tx, mark []byte) error {
-	if r.seq == math.MaxUint32 {
-		return fault.Stopped("publish them in parts, by --where", "more than %d rows cannot be numbered", uint32(math.MaxUint32))
-	}
-	r.values = r.values[:0]
-	for _, v := range values {
-		value := decoder.Value{Kind: decoder.Text, Data: v}
-		if v == nil {
-			value.Kind = decoder.Null
-		}
-		r.values = append(r.values, value)
-	}
-	routed, err := r.router.Route(tx, r.seq, decoder.Row{Relation: rel, Values: r.values}, &r.rec)
-	if fault.ClassOf(err) == fault.Poison {
-		return &fault.Error{Class: fault.Stop, Err: err, Fix: "mend the row, or leave it out by --where"}
-	}
-	if err != nil {
-		return err
-	}
-	if !routed {
-		return fault.Stopped("report this as a bug", "a row of table %s.%s is not mapped", rel.Namespace, rel.Name)
-	}
-	r.seq++
-	r.headers = append(append(r.headers[:0], r.rec.Headers...), sink.Header{Key: Header, Value: mark})
-	r.rec.Headers = r.headers
-	return sk.Publish(ctx, &r.rec, sink.Ack{To: r})
-}
-
-// Done implements sink.Acker.
-func (r *Rows) Done(acked []sink.Acked) {
-	for _, a := range acked {
-		r.acked.Add(int64(a.N))
-	}
 }

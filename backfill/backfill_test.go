@@ -65,7 +65,7 @@ func TestRows_AreRoutedAsTheStreamDoes(t *testing.T) {
 	for _, row := range [][][]byte{
 		{[]byte("1"), []byte("key"), []byte(`\x00ff`)}, {[]byte("2"), nil, nil}, {[]byte("3"), {}, []byte(`\x`)},
 	} {
-		if err := r.row(t.Context(), k, rel, row, tx, []byte("000000AB000000EE")); err != nil {
+		if err := r.row(t.Context(), k, rel, row, place{tx: tx, mark: []byte("000000AB000000EE")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,7 +88,7 @@ func TestRows_OneThatCannotBeRoutedEndsIt(t *testing.T) {
 	r := newRows(t, outbox())
 	rel := &decoder.Relation{OID: 1, Namespace: "public", Name: "outbox",
 		Columns: []decoder.Column{{Name: "id", TypeOID: oidText}, {Name: "k", TypeOID: oidText}, {Name: "body", TypeOID: oidText}}}
-	err := r.row(t.Context(), &keeper{}, rel, [][]byte{nil, []byte("k"), []byte("secret")}, route.Tx{CommitLSN: 9, Table: true}, nil)
+	err := r.row(t.Context(), &keeper{}, rel, [][]byte{nil, []byte("k"), []byte("secret")}, place{tx: route.Tx{CommitLSN: 9, Table: true}})
 	if fault.ClassOf(err) != fault.Stop || r.seq != 0 {
 		t.Fatalf("got %v", err)
 	}
@@ -123,6 +123,46 @@ func TestNew_WantsAnOrderAndItsHeader(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		case c.want == "" && r.sources[0].query.OrderBy[1] != "id":
 			t.Errorf("%s: ordered by %v", name, r.sources[0].query.OrderBy)
+		}
+	}
+}
+
+// TestRows_ChooseAndGoOnBehindPoison: of a batch only what is wanted is published,
+// and one row that cannot be routed does not hold up the others.
+func TestRows_ChooseAndGoOnBehindPoison(t *testing.T) {
+	r := newRows(t, outbox())
+	r.cfg.Also = "again"
+	rel := &decoder.Relation{OID: 1, Namespace: "public", Name: "outbox",
+		Columns: []decoder.Column{{Name: "id", TypeOID: oidText}, {Name: "k", TypeOID: oidText}, {Name: "body", TypeOID: oidText}}}
+	k, poisoned := &keeper{}, 0
+	at := place{tx: route.Tx{CommitLSN: 9, Table: true}, mark: []byte("x"),
+		poison: func([]byte, error) error { poisoned++; return nil },
+		wanted: func(_ decoder.Row, rec *sink.Record) (bool, error) { return string(rec.ID) != "2", nil }}
+	for _, id := range []string{"1", "2", "", "3"} {
+		row := [][]byte{[]byte(id), nil, nil}
+		if id == "" {
+			row[0] = nil
+		}
+		if err := r.row(t.Context(), k, rel, row, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := `null null id="1" lsn="0000000000000009" seq="0" backfilled="x" again="x"; null null id="3" lsn="0000000000000009" seq="1" backfilled="x" again="x"`
+	if got := strings.Join(k.got, "; "); got != want || poisoned != 1 {
+		t.Errorf("%d poisoned, got %s", poisoned, got)
+	}
+	if read, published, acked := r.Counts(); read != 4 || published != 2 || acked != 2 {
+		t.Errorf("%d read, %d published, %d acked", read, published, acked)
+	}
+}
+
+func TestRows_HasIDWritesTheIDAsItsTypeDoes(t *testing.T) {
+	r := newRows(t, outbox())
+	ids := [][]byte{[]byte("it's"), []byte(`a\b`), {0xff, 0}}
+	for typ, want := range map[uint32]string{oidText: `"id" IN ('it''s',  E'a\\b', '` + "\xff" + `')`, oidBytea: `"id" IN ( E'\\x69742773',  E'\\x615c62',  E'\\xff00')`} {
+		r.sources[0].relation = &decoder.Relation{Columns: []decoder.Column{{Name: "id", TypeOID: typ}}}
+		if got := r.hasID(0, ids); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
 }

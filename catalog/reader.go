@@ -108,12 +108,15 @@ func (r *Reader) exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// Begin begins the read-only transaction; snapshot "" takes one of its own.
+// Begin begins the read-only transaction; snapshot "" takes one of its own, of now.
 func (r *Reader) Begin(ctx context.Context, snapshot string) error {
 	if err := r.exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
 		return fmt.Errorf("begin to read: %w", err)
 	}
 	if snapshot == "" {
+		if err := r.exec(ctx, "SELECT pg_catalog.pg_current_snapshot()"); err != nil { // the first query takes it
+			return fmt.Errorf("take a snapshot: %w", err)
+		}
 		return nil
 	}
 	if err := r.exec(ctx, "SET TRANSACTION SNAPSHOT "+Literal(snapshot)); err != nil {
