@@ -13,8 +13,12 @@ import (
 	"golang.org/x/term"
 )
 
-// lineInterval is how often a stage says where it is when there is no terminal.
-const lineInterval = 10 * time.Second
+const (
+	// lineInterval is how often a stage says where it is when there is no terminal.
+	lineInterval = 10 * time.Second
+	// barInterval is how often a bar is worth to be drawn.
+	barInterval = 200 * time.Millisecond
+)
 
 // Reporter tells of one stage after the other. Its methods, and those of a
 // stage, may be called from any goroutine; there is one stage at a time.
@@ -33,6 +37,20 @@ func New(w io.Writer) *Reporter {
 		r.terminal = true
 	}
 	return r
+}
+
+// Every sets how often a stage says where it is when there is no terminal.
+func (r *Reporter) Every(d time.Duration) *Reporter {
+	r.interval = d
+	return r
+}
+
+// Interval is how often whoever looks by itself where a stage is calls Show.
+func (r *Reporter) Interval() time.Duration {
+	if r.terminal {
+		return barInterval
+	}
+	return r.interval
 }
 
 // Say prints a line between stages.
@@ -55,7 +73,8 @@ type Stage struct {
 }
 
 // Stage begins something of total units; -1 when that is not known. The name and
-// the unit are for a person: "read the table", "rows".
+// the unit are for a person: "read the table", "rows"; the unit is "" where Show
+// says all that there is to say.
 func (r *Reporter) Stage(name string, total int64, unit string) *Stage {
 	if total <= 0 {
 		total = -1
@@ -63,12 +82,16 @@ func (r *Reporter) Stage(name string, total int64, unit string) *Stage {
 	now := r.now()
 	s := &Stage{r: r, name: name, unit: unit, total: total, started: now, told: now}
 	if r.terminal {
-		s.bar = progressbar.NewOptions64(total,
+		options := []progressbar.Option{
 			progressbar.OptionSetWriter(r.w), progressbar.OptionSetDescription(name),
-			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString(unit),
-			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetWidth(20),
+			progressbar.OptionThrottle(barInterval / 2), progressbar.OptionSetWidth(20),
 			progressbar.OptionSpinnerType(14), progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetElapsedTime(true), progressbar.OptionSetPredictTime(true))
+			progressbar.OptionSetElapsedTime(unit != ""), progressbar.OptionSetPredictTime(unit != ""),
+		}
+		if unit != "" {
+			options = append(options, progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString(unit))
+		}
+		s.bar = progressbar.NewOptions64(total, options...)
 	}
 	return s
 }
@@ -91,6 +114,32 @@ func (s *Stage) Add(n int64) {
 	if now := s.r.now(); now.Sub(s.told) >= s.r.interval {
 		s.told = now
 		s.r.Say("%s", s.line(now))
+	}
+}
+
+// Show says that done of total is done, total zero for not known yet, and how that
+// reads: behind the bar, or as a line at each call. It is for whoever looks by
+// itself where the stage is, every Reporter.Interval.
+func (s *Stage) Show(done, total int64, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bar == nil {
+		s.r.Say("%s", text)
+		return
+	}
+	if total > 0 {
+		s.bar.ChangeMax64(total)
+		_ = s.bar.Set64(min(done, total-1)) // a bar that is full is finished
+	}
+	s.bar.Describe(text)
+}
+
+// Close takes the bar away, and leaves no line.
+func (s *Stage) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bar != nil {
+		_ = s.bar.Clear()
 	}
 }
 

@@ -65,3 +65,25 @@ func TestStage_BarOutgrowsItsEstimate(t *testing.T) {
 		t.Errorf("got %q", out)
 	}
 }
+
+// TestStage_ShowsWhatItIsTold: for whoever looks by itself.
+func TestStage_ShowsWhatItIsTold(t *testing.T) {
+	r, out, _ := reporter()
+	if r.Every(time.Minute).Interval() != time.Minute {
+		t.Error("the interval of lines is not taken")
+	}
+	s := r.Stage("connecting", -1, "")
+	s.Show(1, 0, "looking")
+	s.Show(5, 10, "half")
+	s.Close()
+	if out.String() != "looking\nhalf\n" {
+		t.Errorf("got %q", out)
+	}
+	r.terminal = true
+	s = r.Stage("connecting", -1, "")
+	s.Show(10, 10, "all of it")
+	if s.bar.State().CurrentNum != 9 || r.Interval() != barInterval {
+		t.Errorf("the bar is at %d", s.bar.State().CurrentNum)
+	}
+	s.Close()
+}
