@@ -96,6 +96,10 @@ func (f *filter) bind(rel *decoder.Relation) error {
 			return nil
 		}
 	}
+	return noAggregate(name, column)
+}
+
+func noAggregate(table, column string) error {
 	return fault.Stopped("leave out --aggregate-type, and choose by --key or --id",
-		"events of table %s cannot be chosen by aggregate type: it has no column %q", name, column)
+		"events of table %s cannot be chosen by aggregate type: it has no column %q", table, column)
 }

@@ -34,7 +34,8 @@ type Options struct {
 	Messages        *route.Messages // logical messages that are published too; nil for none
 
 	// From is where the range begins, To where it ends: the first that is not
-	// replayed. A zero To is what the relay has published when the replay begins.
+	// replayed. A zero From is where the history begins, a zero To what the relay has
+	// published when the replay begins.
 	From, To Bound
 	// KnownSince: all that was committed since then is retained, as the relay says
 	// that keeps the history; zero when no relay was asked.
@@ -43,6 +44,14 @@ type Options struct {
 	// original topics.
 	Topic  string
 	Filter Filter
+	// Wanted chooses among the events that pass Filter; nil takes all.
+	Wanted func(*sink.Record) (bool, error)
+	// Poison hears of an event that cannot be routed, which is then left out; nil ends
+	// the replay there.
+	Poison func(id []byte, err error) error
+	// Read is called by a dry run for each event; nil for none. The record is valid
+	// until it returns.
+	Read func(*sink.Record) error
 	// Rate is how many events are published per second at most; 0 for no limit.
 	Rate float64
 	// DryRun reads and counts, and publishes nothing.

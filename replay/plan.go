@@ -62,7 +62,7 @@ func decide(o Options, f facts) (plan, error) {
 
 // outside is the refusal of a range that is not retained as a whole.
 func outside(from pglogrepl.LSN, can string) error {
-	return fault.Stopped("choose a later --from; rows that are still in the table can be published again from there",
+	return fault.Stopped("choose a later --from; or publish rows that are still in the table again, by cdc-relay replay --source table",
 		"what was committed from %s on is not retained as a whole: %s", from, can)
 }
 

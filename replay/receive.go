@@ -83,7 +83,7 @@ func (r *Replay) event(ctx context.Context) (done bool, err error) {
 		}
 		return r.transaction(ctx, ev.Begin)
 	case decoder.KindRelation:
-		if err := r.router.Relation(ev.Relation); err != nil {
+		if err := r.relation(ev.Relation); err != nil {
 			return false, r.here(err)
 		}
 	case decoder.KindInsert:
@@ -122,7 +122,11 @@ func (r *Replay) transaction(ctx context.Context, b decoder.Begin) (done bool, e
 		r.begin(b.CommitLSN)
 		began = true
 	}
-	if b.CommitLSN >= r.plan.to || began && !r.o.To.Time.IsZero() && !at.Before(r.o.To.Time) {
+	if b.CommitLSN >= r.plan.to {
+		return true, nil
+	}
+	if began && !r.o.To.Time.IsZero() && !at.Before(r.o.To.Time) {
+		r.to.Store(uint64(b.CommitLSN))
 		return true, nil
 	}
 	r.before = true
@@ -159,62 +163,80 @@ func (r *Replay) begin(lsn pglogrepl.LSN) {
 
 // insert routes a row and publishes it when the filter lets it pass.
 func (r *Replay) insert(ctx context.Context, row decoder.Row) error {
-	tx := &r.tx
-	if !tx.open {
-		return fault.Stopped("report this with the server's version", "an insert came outside of a transaction after %s", pglogrepl.LSN(r.read.Load()))
+	seq, wanted, err := r.ordinal("an insert")
+	if err != nil || !wanted {
+		return err
 	}
-	seq := tx.seq
-	tx.seq++
-	if !tx.wanted {
-		return nil
-	}
-	rec := &r.rec
-	routed, err := r.router.Route(tx.Tx, seq, row, rec)
+	routed, err := r.router.Route(r.tx.Tx, seq, row, &r.rec)
 	if err != nil {
-		return r.here(err)
+		return r.unroutable(err)
 	}
 	if !routed {
 		return nil
 	}
-	wanted, err := r.filter.passes(row, rec)
-	if err != nil {
+	if wanted, err = r.filter.passes(row, &r.rec); err != nil {
 		return err
 	}
-	return r.take(ctx, rec, wanted)
+	return r.take(ctx, wanted)
 }
 
 // message is insert for a logical message. Those that the relay ignores count in
 // no ordinal here either.
 func (r *Replay) message(ctx context.Context, m decoder.LogicalMessage) error {
-	tx := &r.tx
 	if r.messages == nil || !m.Transactional || !r.messages.Matches(m.Prefix) {
 		return nil
 	}
-	if !tx.open {
-		return fault.Stopped("report this with the server's version", "a transactional message came outside of a transaction after %s", pglogrepl.LSN(r.read.Load()))
+	seq, wanted, err := r.ordinal("a transactional message")
+	if err != nil || !wanted {
+		return err
 	}
-	seq := tx.seq
-	tx.seq++
-	if !tx.wanted {
-		return nil
-	}
-	if err := r.messages.Route(tx.Tx, seq, m, &r.rec); err != nil {
-		return r.here(err)
+	if err := r.messages.Route(r.tx.Tx, seq, m, &r.rec); err != nil {
+		return r.unroutable(err)
 	}
 	aggregate, _ := r.messages.AggregateType()
-	return r.take(ctx, &r.rec, r.filter.wants(&r.rec, aggregate))
+	return r.take(ctx, r.filter.wants(&r.rec, aggregate))
 }
 
-// take publishes a record of the range, unless the filter leaves it out.
-func (r *Replay) take(ctx context.Context, rec *sink.Record, wanted bool) error {
-	if !wanted {
-		r.filtered.Add(1)
-		return nil
+// unroutable is about an event that cannot be routed.
+func (r *Replay) unroutable(err error) error {
+	if r.o.Poison == nil || fault.ClassOf(err) != fault.Poison {
+		return r.here(err)
 	}
-	if r.sink != nil {
-		if err := r.publish(ctx, rec); err != nil {
+	r.filtered.Add(1)
+	return r.o.Poison(r.rec.ID, err)
+}
+
+// ordinal counts an event of the transaction in hand; wanted says that it is in the
+// range.
+func (r *Replay) ordinal(what string) (seq uint32, wanted bool, err error) {
+	tx := &r.tx
+	if !tx.open {
+		return 0, false, fault.Stopped("report this with the server's version", "%s came outside of a transaction after %s", what, pglogrepl.LSN(r.read.Load()))
+	}
+	seq = tx.seq
+	tx.seq++
+	return seq, tx.wanted, nil
+}
+
+// take publishes the record in hand, unless it is left out.
+func (r *Replay) take(ctx context.Context, wanted bool) (err error) {
+	rec := &r.rec
+	if wanted && r.o.Wanted != nil {
+		if wanted, err = r.o.Wanted(rec); err != nil {
 			return err
 		}
+	}
+	switch {
+	case !wanted:
+		r.filtered.Add(1)
+		return nil
+	case r.sink != nil:
+		err = r.publish(ctx, rec)
+	case r.o.Read != nil:
+		err = r.o.Read(rec)
+	}
+	if err != nil {
+		return err
 	}
 	r.note(rec)
 	return nil

@@ -303,3 +303,65 @@ func TestReplay_RateIsTakenInPieces(t *testing.T) {
 		})
 	}
 }
+
+// TestReplay_ATopicOfAnUnknownColumnIsTheFlags, and not the configuration's.
+func TestReplay_ATopicOfAnUnknownColumnIsTheFlags(t *testing.T) {
+	s := newScript(t, Options{From: Bound{LSN: 100}, Topic: "again.{nope}"}, plan{100, 900})
+	err := s.tx(200, 1, "a-1")
+	if err == nil || !strings.Contains(err.Error(), `--topic again.{nope} names the column "nope"`) || !strings.Contains(err.Error(), "correct --topic") ||
+		strings.Contains(err.Error(), "outbox.columns") {
+		t.Errorf("got %v", err)
+	}
+	_, err = New(Options{Tables: []route.Table{orders}, Topic: "again.{", From: Bound{LSN: 100}})
+	if err == nil || !strings.Contains(err.Error(), "--topic again.{ cannot be used") || strings.Contains(err.Error(), "correct the outbox section") {
+		t.Errorf("got %v", err)
+	}
+	broken := orders
+	broken.ID = ""
+	if _, err = New(Options{Tables: []route.Table{broken}, Topic: "again", From: Bound{LSN: 100}}); err == nil || strings.Contains(err.Error(), "--topic") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestReplay_AllThatIsRetained: without a beginning it begins where the history
+// does, and a time that ends it tells the position.
+func TestReplay_AllThatIsRetained(t *testing.T) {
+	s := newScript(t, Options{To: Bound{Time: noon.Add(20 * time.Second)}}, plan{100, 900})
+	s.r.begin(s.r.plan.start)
+	s.must(200, 10, "a-1")
+	s.must(300, 20, "a-2")
+	if rep := s.r.report(); !s.done || rep.From != 100 || rep.To != 300 || rep.Events != 1 {
+		t.Errorf("done %t, %+v", s.done, rep)
+	}
+}
+
+// TestReplay_GoesOnBehindPoisonWhereItIsTold, and ends there where nobody hears.
+func TestReplay_GoesOnBehindPoisonWhereItIsTold(t *testing.T) {
+	var told []string
+	for _, hears := range []bool{false, true} {
+		o := Options{From: Bound{LSN: 100}}
+		if hears {
+			o.Poison = func(id []byte, err error) error { told = append(told, string(id)+": "+err.Error()); return nil }
+		}
+		s := newScript(t, o, plan{100, 900})
+		err := s.tx(200, 1, "a-1", "a b-2", "a-3") // the topic of the second is illegal
+		if hears != (err == nil) || hears && (len(s.out.got) != 2 || len(told) != 1 || !strings.Contains(told[0], "a b-2: ")) {
+			t.Errorf("heard %t: %v, told %v, published %v", hears, err, told, s.out.got)
+		}
+	}
+}
+
+// TestReplay_ChoosesAndReads: Wanted beside the filter, and Read in place of the
+// sink.
+func TestReplay_ChoosesAndReads(t *testing.T) {
+	var read []string
+	o := Options{From: Bound{LSN: 100}, DryRun: true,
+		Wanted: func(rec *sink.Record) (bool, error) { return string(rec.ID) != "a-2", nil },
+		Read:   func(rec *sink.Record) error { read = append(read, string(rec.ID)); return nil }}
+	s := newScript(t, o, plan{100, 900})
+	s.r.sink = nil
+	s.must(200, 1, "a-1", "a-2", "a-3")
+	if strings.Join(read, " ") != "a-1 a-3" || s.r.report().Filtered != 1 {
+		t.Errorf("read %v, %+v", read, s.r.report())
+	}
+}

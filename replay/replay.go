@@ -87,14 +87,7 @@ type transaction struct {
 
 // New returns a replay that is not running yet, or why the options cannot be used.
 func New(o Options) (*Replay, error) {
-	tables := make([]route.Table, len(o.Tables))
-	copy(tables, o.Tables)
-	for i := range tables {
-		if o.Topic != "" {
-			tables[i].Topic, tables[i].TopicCol = o.Topic, ""
-		}
-	}
-	router, messages, err := route.CompileAll(tables, o.messages())
+	router, messages, err := o.compile()
 	if err != nil {
 		return nil, err
 	}
@@ -103,16 +96,6 @@ func New(o Options) (*Replay, error) {
 		r.limit = rate.NewLimiter(rate.Limit(o.Rate), max(1, int(o.Rate*pacePiece.Seconds())))
 	}
 	return r, nil
-}
-
-// messages are those to publish, to Topic where it is given.
-func (o Options) messages() *route.Messages {
-	if o.Messages == nil || o.Topic == "" {
-		return o.Messages
-	}
-	m := *o.Messages
-	m.Topic = o.Topic
-	return &m
 }
 
 func (r *Replay) messagePrefix() string {
@@ -318,7 +301,7 @@ func (r *Replay) copySlot(ctx context.Context, conn *replication.Conn, server ca
 		r.plan.start = at
 	}
 	r.to.Store(uint64(r.plan.to))
-	if r.o.From.LSN != 0 {
+	if r.o.From.Time.IsZero() {
 		r.begin(r.plan.start)
 	}
 	return slot, nil

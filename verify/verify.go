@@ -21,6 +21,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/broker"
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/confirmed"
 	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/progress"
 	"github.com/cdc-relay/cdc-relay/route"
@@ -117,9 +118,9 @@ func (v *verifier) run(ctx context.Context) error {
 		if before, err = v.readTables(ctx); err != nil {
 			return err
 		}
-		w := waiter{slot: v.o.Slot, halted: v.o.Halted, say: v.o.Progress.Say, timeout: v.o.Wait,
-			find: func(ctx context.Context) (catalog.Slot, bool, error) { return v.db.Slot(ctx, v.o.Slot) }}
-		return w.until(ctx, before.LSN)
+		w := confirmed.Waiter{Slot: v.o.Slot, Halted: v.o.Halted, Say: v.o.Progress.Say, Timeout: v.o.Wait, Again: "verify again",
+			Find: func(ctx context.Context) (catalog.Slot, bool, error) { return v.db.Slot(ctx, v.o.Slot) }}
+		return w.Until(ctx, before.LSN)
 	})
 	if err != nil {
 		return err

@@ -49,9 +49,7 @@ rows were read are closed at the next start of the relay.
 is evaluated with the rights of the relay's role, in a read-only transaction. The
 role needs SELECT on the tables, which run does not. --order-by names the column by
 which the rows are published, since commit order is not known of them; without it,
-it is the column that is mapped as timestamp.
-
-` + exitCodes,
+it is the column that is mapped as timestamp.`,
 		Example: `  cdc-relay backfill --all --order-by created_at --dry-run
   cdc-relay backfill --all --order-by created_at --create-topics
   cdc-relay backfill --where "status = 'pending'" --order-by created_at
@@ -109,6 +107,9 @@ func (f backfillFlags) check() error {
 }
 
 func (a *app) backfill(ctx context.Context, cfg config.Config, f backfillFlags) error {
+	if len(cfg.Tables()) == 0 && !f.giveUp {
+		return usagef("no outbox table is configured, so that there are no rows to publish; the logical messages that are published can be published again from the history, by cdc-relay replay")
+	}
 	tables, err := chosenTables(cfg, f.tables)
 	if err != nil {
 		return err

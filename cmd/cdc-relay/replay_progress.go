@@ -3,36 +3,25 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
-
+	"github.com/cdc-relay/cdc-relay/progress"
 	"github.com/cdc-relay/cdc-relay/replay"
 )
 
-// replayProgress shows how far a replay is: a bar on a terminal, else a line now
-// and then. Its methods belong to one goroutine at a time.
+// replayProgress looks how far a replay is, and shows it. Its methods belong to one
+// goroutine at a time.
 type replayProgress struct {
 	snapshot func() replay.Progress
-	out      io.Writer
 	every    time.Duration
-	bar      *progressbar.ProgressBar // nil without a terminal
+	stage    *progress.Stage
 
 	last replay.Progress // a second ago or more
 	rate float64         // since then
 }
 
-func (a *app) progressOf(r *replay.Replay, f replayFlags) *replayProgress {
-	p := &replayProgress{snapshot: r.Progress, out: a.err, every: f.every}
-	if file, ok := a.err.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		p.every = 200 * time.Millisecond
-		p.bar = progressbar.NewOptions64(1, progressbar.OptionSetWriter(file), progressbar.OptionFullWidth(),
-			progressbar.OptionSetDescription("connecting"), progressbar.OptionSetElapsedTime(false), progressbar.OptionSetPredictTime(false))
-	}
-	return p
+func progressOf(snapshot func() replay.Progress, r *progress.Reporter) *replayProgress {
+	return &replayProgress{snapshot: snapshot, every: r.Interval(), stage: r.Stage("connecting", -1, "")}
 }
 
 func (p *replayProgress) loop(ctx context.Context) {
@@ -52,33 +41,15 @@ func (p *replayProgress) show(now replay.Progress) {
 	if now.To == 0 {
 		return // connecting
 	}
-	if d := now.Elapsed - p.last.Elapsed; d >= time.Second || p.bar == nil {
-		p.rate = float64(now.EventsAcked-p.last.EventsAcked) / max(d, time.Millisecond).Seconds()
+	if d := now.Elapsed - p.last.Elapsed; d >= time.Second {
+		p.rate = float64(now.EventsAcked-p.last.EventsAcked) / d.Seconds()
 		p.last = now
 	}
-	text := progressText(now, p.rate)
-	if p.bar == nil {
-		_, _ = fmt.Fprintln(p.out, text)
-		return
-	}
+	total := int64(0)
 	if now.From != 0 && now.To > now.From {
-		p.bar.ChangeMax64(int64(now.To - now.From))
-		_ = p.bar.Set64(min(int64(now.Acked-now.From), int64(now.To-now.From)-1))
+		total = int64(now.To - now.From)
 	}
-	p.bar.Describe(text)
-}
-
-// close ends the bar, so that what follows begins a line.
-func (p *replayProgress) close(done bool) {
-	if p.bar == nil {
-		return
-	}
-	if done {
-		_ = p.bar.Finish()
-	} else {
-		_ = p.bar.Exit()
-	}
-	_, _ = fmt.Fprintln(p.out)
+	p.stage.Show(int64(now.Acked-now.From), total, progressText(now, p.rate))
 }
 
 // progressText is rate, position and what is left.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/progress"
 	"github.com/cdc-relay/cdc-relay/replay"
 )
 
@@ -38,7 +41,7 @@ func TestReplay_LinesShowRatePositionAndWhatIsLeft(t *testing.T) {
 		{From: 0x100, To: 0x500, Acked: 0x200, EventsAcked: 3000, Elapsed: 2 * time.Second},
 		{From: 0x100, To: 0x500, Acked: 0x300, EventsAcked: 4000, Elapsed: 4 * time.Second, Trouble: "topic t cannot be written"},
 	}
-	p := &replayProgress{out: &out}
+	p := progressOf(nil, progress.New(&out))
 	for _, s := range steps {
 		p.show(s)
 	}
@@ -48,5 +51,32 @@ func TestReplay_LinesShowRatePositionAndWhatIsLeft(t *testing.T) {
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+// TestReplay_SaysHowToGoOnOnlyWhereThatHelps: a command that was refused would be
+// refused again.
+func TestReplay_SaysHowToGoOnOnlyWhereThatHelps(t *testing.T) {
+	for name, c := range map[string]struct {
+		rep  replay.Report
+		err  error
+		want string
+		not  string
+	}{
+		"refused before the range began": {replay.Report{To: 0x300, Next: replay.Bound{LSN: 0x10}}, fault.Stopped("choose", "not retained"), "", "e"},
+		"a person has to mend something": {replay.Report{From: 0x10, To: 0x300, Next: replay.Bound{LSN: 0x20}}, fault.Stopped("mend", "poison"),
+			"Once what is told below is mended, go on by:\n  cdc-relay replay --from 0/20 --to 0/300", "To go on"},
+		"interrupted":      {replay.Report{From: 0x10, To: 0x300, Next: replay.Bound{LSN: 0x20}}, replay.ErrInterrupted, "To go on:\n  cdc-relay replay --from 0/20", ""},
+		"connection lost":  {replay.Report{From: 0x10, To: 0x300, Next: replay.Bound{LSN: 0x20}}, errors.New("EOF"), "To go on:\n  cdc-relay replay --from 0/20", ""},
+		"still looking":    {replay.Report{To: 0x300, Next: replay.Bound{LSN: 0x10}}, replay.ErrInterrupted, "To go on:\n  cdc-relay replay --from 0/10", ""},
+		"came to its end":  {replay.Report{From: 0x10, To: 0x300}, nil, "0 events", "go on"},
+		"nothing was done": {replay.Report{}, errors.New("no connection"), "", "events"},
+	} {
+		var out strings.Builder
+		a := &app{out: &out}
+		err := a.told(c.rep, replayFlags{from: "0/10"}, c.err)
+		if (err == nil) != (c.err == nil) || !strings.Contains(out.String(), c.want) || c.not != "" && strings.Contains(out.String(), c.not) {
+			t.Errorf("%s: %v\n%s", name, err, out.String())
+		}
 	}
 }

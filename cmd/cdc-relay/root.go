@@ -52,7 +52,19 @@ nothing is lost; after a crash some events come twice, each with the same id.
 	root.AddCommand(a.setupCommand(o), a.adoptCommand(o), a.checkCommand(o), a.runCommand(o), a.statusCommand(o),
 		a.backfillCommand(o), a.replayCommand(o), a.verifyCommand(o),
 		a.configCommand(o), a.versionCommand())
+	tellExitCodes(root)
 	return root
+}
+
+// tellExitCodes ends the help of every command with the exit codes.
+func tellExitCodes(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		if c.Long == "" {
+			c.Long = c.Short + "."
+		}
+		c.Long += "\n\n" + exitCodes
+		tellExitCodes(c)
+	}
 }
 
 // noArgs refuses arguments as wrong usage, and names the command that was meant.

@@ -38,9 +38,7 @@ level error, message "stopped by an error", with error and fix. With console it 
 a plain line. A configuration that cannot be read is told in plain lines.
 
 Go's memory limit is set to relay.max_in_flight_bytes and 32 MiB more, unless
-GOMEMLIMIT is set.
-
-` + exitCodes,
+GOMEMLIMIT is set.`,
 		Example: "  cdc-relay run\n  cdc-relay run --config /etc/cdc-relay.yaml --set log.format=console",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -1,4 +1,4 @@
-package verify
+package confirmed
 
 import (
 	"context"
@@ -51,11 +51,11 @@ func TestWaiter_WaitsForTheConfirmedPosition(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				var said []string
-				w := waiter{slot: "s", timeout: 5 * time.Minute,
-					find:   func(context.Context) (catalog.Slot, bool, error) { return tc.slot(time.Since(began)) },
-					halted: func(context.Context) string { return tc.halted },
-					say:    func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }}
-				err := w.until(t.Context(), target)
+				w := Waiter{Again: "verify again", Slot: "s", Timeout: 5 * time.Minute,
+					Find:   func(context.Context) (catalog.Slot, bool, error) { return tc.slot(time.Since(began)) },
+					Halted: func(context.Context) string { return tc.halted },
+					Say:    func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }}
+				err := w.Until(t.Context(), target)
 				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
@@ -74,9 +74,9 @@ func TestWaiter_StopsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		w := waiter{timeout: time.Hour, halted: func(context.Context) string { return "" }, say: func(string, ...any) {},
-			find: func(context.Context) (catalog.Slot, bool, error) { return catalog.Slot{Active: true}, true, nil }}
-		if err := w.until(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		w := Waiter{Timeout: time.Hour, Halted: func(context.Context) string { return "" }, Say: func(string, ...any) {},
+			Find: func(context.Context) (catalog.Slot, bool, error) { return catalog.Slot{Active: true}, true, nil }}
+		if err := w.Until(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 	})
