@@ -67,6 +67,8 @@ type RelayOptions struct {
 	Command string
 	Args    []string // after the command and --config
 	Env     []string // added to a clean environment: no PG* and no CDC_RELAY_* of the caller's
+	// Answer, of RunRelay, is called when the command asks, and returns what is typed; nil is the end of input.
+	Answer func() string
 }
 
 // Relay is a running relay process.
@@ -144,6 +146,13 @@ func RunRelay(t testing.TB, timeout time.Duration, opts RelayOptions) (code int,
 	cmd.Dir = dir
 	var o, e strings.Builder
 	cmd.Stdout, cmd.Stderr = &o, &e
+	if opts.Answer != nil {
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stdout = &asked{Builder: &o, in: in, answer: opts.Answer}
+	}
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		t.Fatalf("cdc-relay %v did not end within %v:\n%s%s", args, timeout, o.String(), e.String())
@@ -152,6 +161,23 @@ func RunRelay(t testing.TB, timeout time.Duration, opts RelayOptions) (code int,
 		t.Fatalf("start cdc-relay %v: %v", args, err)
 	}
 	return cmd.ProcessState.ExitCode(), o.String(), e.String()
+}
+
+// asked answers the first question on a command's standard output.
+type asked struct {
+	*strings.Builder
+	in     io.WriteCloser
+	answer func() string
+}
+
+func (a *asked) Write(b []byte) (int, error) {
+	n, err := a.Builder.Write(b)
+	if a.answer != nil && strings.Contains(a.String(), "[yes/no]") {
+		_, _ = io.WriteString(a.in, a.answer()+"\n")
+		_ = a.in.Close()
+		a.answer = nil
+	}
+	return n, err
 }
 
 // Measured is a command of the relay that has ended.

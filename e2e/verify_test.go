@@ -219,6 +219,8 @@ func TestE2E_VerifyCases(t *testing.T) {
 	v = r.verify(t, config, "--wait", "2s")
 	check("no_relay", v.Code == 1 && strings.Contains(v.Stderr, "no relay reads slot") && strings.Contains(v.Stderr, "start cdc-relay run"), v)
 	check("interrupt", r.interruptVerify(t, config), &verified{})
+	check("repair", verifyRepair(t), &verified{})
+	check("history", verifyHistory(t), &verified{})
 	e2e.Result(t, "verify_cases", all, results...)
 }
 

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"time"
 	"unicode/utf8"
+
+	"github.com/jackc/pglogrepl"
 )
 
 // Kind is what was found of an id.
@@ -25,10 +27,12 @@ const (
 	Duplicate Kind = "duplicate"
 	// Extra: records without a row.
 	Extra Kind = "extra"
+	// Gone: a row that was missing, and is not there any more to be published.
+	Gone Kind = "gone"
 )
 
 // kinds in the order in which they are told.
-var kinds = []Kind{Missing, Unroutable, Expired, Compacted, Duplicate, Extra}
+var kinds = []Kind{Missing, Unroutable, Gone, Expired, Compacted, Duplicate, Extra}
 
 // maxPlaces bounds how many records of one id are named.
 const maxPlaces = 3
@@ -44,8 +48,9 @@ type Finding struct {
 	Kind    Kind
 	Topic   string
 	Table   string // schema.name; "" when no row is known
+	LSN     string // of an event of the history: its transaction's commit
 	ID      []byte
-	Rows    int64 // in the table
+	Rows    int64 // in the table, or events in the history
 	Records int64 // in the topic
 	Time    time.Time
 	Places  []Place // of a few of the records
@@ -67,6 +72,7 @@ func (f Finding) MarshalJSON() ([]byte, error) {
 		Kind    Kind       `json:"kind"`
 		Topic   string     `json:"topic,omitempty"`
 		Table   string     `json:"table,omitempty"`
+		LSN     string     `json:"lsn,omitempty"`
 		ID      string     `json:"id"`
 		Hex     bool       `json:"id_is_hex,omitempty"`
 		Rows    int64      `json:"rows"`
@@ -74,7 +80,7 @@ func (f Finding) MarshalJSON() ([]byte, error) {
 		Time    *time.Time `json:"time,omitempty"`
 		Places  []Place    `json:"places,omitempty"`
 		Reason  string     `json:"reason,omitempty"`
-	}{f.Kind, f.Topic, f.Table, f.IDText(), !utf8.Valid(f.ID), f.Rows, f.Records, nil, f.Places, f.Reason}
+	}{f.Kind, f.Topic, f.Table, f.LSN, f.IDText(), !utf8.Valid(f.ID), f.Rows, f.Records, nil, f.Places, f.Reason}
 	if !f.Time.IsZero() {
 		v.Time = &f.Time
 	}
@@ -84,7 +90,7 @@ func (f Finding) MarshalJSON() ([]byte, error) {
 // Counts is the outcome in numbers. Expected is Seen + Missing + Expired +
 // Compacted.
 type Counts struct {
-	Expected   int64 `json:"expected"` // rows that have a record to have
+	Expected   int64 `json:"expected"` // rows, or events, that have a record to have
 	Seen       int64 `json:"seen"`     // of them, with a record
 	Missing    int64 `json:"missing"`
 	Unroutable int64 `json:"unroutable"`
@@ -109,12 +115,12 @@ type iterator interface {
 type comparer struct {
 	topics []*Topic
 	tables []string
-	// since and until bound the time of a record that may be called extra, since rows
-	// outside of them were not read; milliseconds, until is excluded.
-	since, until int64
-	now          time.Time
-	counts       *Counts
-	found        func(Finding) error
+	now    time.Time
+	counts *Counts
+	found  func(Finding) error
+	// lost hears of each id that is missing, with the table and the time of its row;
+	// nil when nobody asks.
+	lost func(topic, table int, at int64, id []byte) error
 }
 
 // group is all that was found of one id in one topic.
@@ -122,21 +128,22 @@ type group struct {
 	rows, later, records int64
 	inRange              int64 // of records
 	table                int
-	time                 int64 // the latest of the rows, as far as known
+	lsn                  uint64 // of the last event
+	time                 int64  // the latest of the rows, as far as known
 	places               []Place
 }
 
-func (g *group) add(c *comparer, e entry) {
+func (g *group) add(e entry) {
 	switch e.origin {
-	case fromTable:
+	case fromTable, fromWAL:
 		g.rows++
-		g.table = e.table
+		g.table, g.lsn = e.table, max(g.lsn, e.lsn)
 		g.time = max(g.time, e.time)
 	case fromLater:
 		g.later++
-	case fromTopic:
+	case fromTopic, fromOutside:
 		g.records++
-		if e.time == unknownTime || e.time >= c.since && e.time < c.until {
+		if e.origin == fromTopic {
 			g.inRange++
 		}
 		if len(g.places) < maxPlaces {
@@ -171,7 +178,7 @@ func (c *comparer) compare(ctx context.Context, it iterator, progress func(n int
 		if err != nil {
 			return err
 		}
-		g.add(c, e)
+		g.add(e)
 	}
 	if err := it.Err(); err != nil {
 		return err
@@ -193,7 +200,10 @@ func (c *comparer) judge(key []byte, g group) error {
 	n.Expected += g.rows
 	n.Seen += min(g.rows, g.records)
 	f := Finding{Topic: c.topics[t].Name, ID: id, Rows: g.rows, Records: g.records, Places: g.places}
-	if g.rows > 0 {
+	switch {
+	case g.lsn > 0:
+		f.LSN = pglogrepl.LSN(g.lsn).String()
+	case g.rows > 0:
 		f.Table = c.tables[g.table]
 	}
 	if g.time != unknownTime {
@@ -209,6 +219,11 @@ func (c *comparer) judge(key []byte, g group) error {
 			n.Compacted += short
 		default:
 			n.Missing += short
+			if c.lost != nil {
+				if err := c.lost(t, g.table, g.time, id); err != nil {
+					return err
+				}
+			}
 		}
 	case g.rows == 0 && g.later > 0:
 		n.Newer += g.records

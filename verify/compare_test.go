@@ -58,7 +58,7 @@ func compared(t testing.TB, c *comparer, things []thing) (Counts, []Finding) {
 func newComparer() *comparer {
 	return &comparer{
 		topics: []*Topic{{Name: "orders", Retention: -1}, {Name: "invoices", Retention: -1}}, tables: []string{"public.outbox"},
-		since: math.MinInt64, until: math.MaxInt64, now: time.Unix(1_000_000, 0),
+		now: time.Unix(1_000_000, 0),
 	}
 }
 
@@ -112,16 +112,28 @@ func TestCompare_CountsAndNamesEachKind(t *testing.T) {
 }
 
 func TestCompare_ExtraOnlyWithinTheRange(t *testing.T) {
-	c := newComparer()
-	c.since, c.until = 100, 200
-	var things []thing
-	for _, at := range []int64{99, 100, 199, 200, unknownTime} {
-		things = append(things, record0(fmt.Sprint(at), at))
-	}
-	things = append(things, row("r"), record0("r", 50)) // its row has no time, say
-	got, _ := compared(t, c, things)
-	if want := (Counts{Expected: 1, Seen: 1, Extra: 3}); got != want {
+	outside := func(id string) thing { return thing{0, id, entry{origin: fromOutside, time: 5}} }
+	got, _ := compared(t, newComparer(), []thing{record0("in", 1), outside("out"), row("r"), outside("r")})
+	if want := (Counts{Expected: 1, Seen: 1, Extra: 1}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// TestCompare_TellsWhatIsMissingToWhoRepairs, and of the history where it is.
+func TestCompare_TellsWhatIsMissingToWhoRepairs(t *testing.T) {
+	c := newComparer()
+	var lost []string
+	c.lost = func(topic, table int, at int64, id []byte) error {
+		lost = append(lost, fmt.Sprintf("%d/%d/%d/%s", topic, table, at, id))
+		return nil
+	}
+	event := func(id string, lsn uint64) thing { return thing{1, id, entry{origin: fromWAL, time: 7, lsn: lsn}} }
+	_, findings := compared(t, c, []thing{row("a"), row("b"), record0("b", 1), event("e", 0x20), event("f", 0x30), {1, "f", entry{origin: fromTopic}}})
+	if got := strings.Join(lost, " "); got != "0/0/-1/a 1/0/7/e" {
+		t.Errorf("got %s", got)
+	}
+	if len(findings) != 2 || findings[0].Table != "public.outbox" || findings[0].LSN != "" || findings[1].LSN != "0/20" || findings[1].Table != "" {
+		t.Errorf("got %+v", findings)
 	}
 }
 
@@ -143,7 +155,7 @@ func TestCompare_Stops(t *testing.T) {
 }
 
 // model counts by maps what compare counts by merging.
-func model(things []thing, c *comparer) (want Counts) {
+func model(things []thing) (want Counts) {
 	type key struct {
 		topic int
 		id    string
@@ -154,13 +166,13 @@ func model(things []thing, c *comparer) (want Counts) {
 		k := key{x.topic, x.id}
 		all[k] = true
 		switch x.origin {
-		case fromTable:
+		case fromTable, fromWAL:
 			rows[k]++
 		case fromLater:
 			laters[k]++
 		default:
 			records[k]++
-			if x.time == unknownTime || x.time >= c.since && x.time < c.until {
+			if x.origin == fromTopic {
 				inRange[k]++
 			}
 		}
@@ -186,8 +198,8 @@ func model(things []thing, c *comparer) (want Counts) {
 func randomThings(rnd *rand.Rand, n int) []thing {
 	var things []thing
 	for range n {
-		e := entry{origin: origin(rnd.IntN(3)), time: rnd.Int64N(300) - 1}
-		if e.origin == fromTopic {
+		e := entry{origin: origin(rnd.IntN(5)), time: rnd.Int64N(300) - 1}
+		if e.isRecord() {
 			e.partition, e.offset = rnd.Int32N(6), rnd.Int64N(1000)
 		}
 		things = append(things, thing{rnd.IntN(2), strings.Repeat("k", rnd.IntN(3)) + fmt.Sprint(rnd.IntN(n/2+1)), e})
@@ -199,12 +211,9 @@ func TestCompare_AgreesWithModel(t *testing.T) {
 	for seed := range uint64(40) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		c := newComparer()
-		if seed%2 == 0 {
-			c.since, c.until = 50, 200
-		}
 		things := randomThings(rnd, 20+int(seed)*100)
 		got, findings := compared(t, c, things)
-		if want := model(things, c); got != want {
+		if want := model(things); got != want {
 			t.Fatalf("seed %d:\ngot  %+v\nwant %+v", seed, got, want)
 		}
 		for _, f := range findings {
@@ -219,15 +228,14 @@ func FuzzCompare(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := newComparer()
-		c.since, c.until = 1, 3
 		var things []thing
 		for len(data) >= 3 {
-			e := entry{origin: origin(data[0] % 3), time: int64(data[1]%5) - 1}
-			things = append(things, thing{int(data[0] / 3 % 2), string(data[2 : 2+min(1, int(data[1]/5))]), e})
+			e := entry{origin: origin(data[0] % 5), time: int64(data[1]%5) - 1}
+			things = append(things, thing{int(data[0] / 5 % 2), string(data[2 : 2+min(1, int(data[1]/5))]), e})
 			data = data[3:]
 		}
-		if got, _ := compared(t, c, things); got != model(things, c) {
-			t.Fatalf("got %+v, want %+v", got, model(things, c))
+		if got, _ := compared(t, c, things); got != model(things) {
+			t.Fatalf("got %+v, want %+v", got, model(things))
 		}
 	})
 }
@@ -235,6 +243,7 @@ func FuzzCompare(f *testing.F) {
 func TestEntry_ComesBackAsItWas(t *testing.T) {
 	for _, e := range []entry{
 		{}, {origin: fromLater, time: unknownTime, table: 300}, {origin: fromTable, time: math.MaxInt64},
+		{origin: fromWAL, time: 1, lsn: math.MaxUint64}, {origin: fromOutside, partition: 3},
 		{origin: fromTopic, time: math.MinInt64, partition: math.MaxInt32, offset: math.MaxInt64},
 	} {
 		b := e.append(nil)
@@ -327,7 +336,7 @@ func TestReport_BoundsTheListAndSaysTheVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"id 0 in topic t, table public.outbox", "and 3 more; --out FILE", "id d in topic t: 1 rows, 2 records",
-		"NOT COMPLETE: 5 rows were never published", "duplicates are allowed"} {
+		"NOT COMPLETE: 5 rows are in no topic", "duplicates are allowed"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())
 		}

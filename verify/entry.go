@@ -9,23 +9,28 @@ import (
 type origin byte
 
 const (
-	fromTable origin = iota // a row of the snapshot
-	fromLater               // a row that may have been committed after it
-	fromTopic               // a record
+	fromTable   origin = iota // a row of the snapshot
+	fromWAL                   // an event of the history
+	fromLater                 // a row that may have been committed after the snapshot
+	fromTopic                 // a record that is extra when nothing belongs to it
+	fromOutside               // a record from outside of what is compared, which never is
 )
 
 // unknownTime is the time of a row or record that has none.
 const unknownTime int64 = -1
 
-// entry is one row or record. Its key, the topic and the id, is what they are
-// compared by.
+// entry is one row, event or record. Its key, the topic and the id, is what they
+// are compared by.
 type entry struct {
 	origin    origin
-	time      int64 // record time, milliseconds since the Unix epoch; unknownTime
-	table     int   // of a row: index into the tables
-	partition int32 // of a record
+	time      int64  // record time, milliseconds since the Unix epoch; unknownTime
+	table     int    // of a row: index into the tables
+	lsn       uint64 // of an event: its transaction's commit
+	partition int32  // of a record
 	offset    int64
 }
+
+func (e entry) isRecord() bool { return e.origin >= fromTopic }
 
 // appendKey makes the key of an id in a topic. No two of them are alike: the
 // number ends by itself.
@@ -47,7 +52,10 @@ func cutKey(key []byte) (topic int, id []byte, err error) {
 func (e entry) append(dst []byte) []byte {
 	dst = append(dst, byte(e.origin))
 	dst = binary.AppendVarint(dst, e.time)
-	if e.origin != fromTopic {
+	switch {
+	case e.origin == fromWAL:
+		return binary.AppendUvarint(dst, e.lsn)
+	case !e.isRecord():
 		return binary.AppendUvarint(dst, uint64(e.table))
 	}
 	dst = binary.AppendUvarint(dst, uint64(uint32(e.partition)))
@@ -55,7 +63,7 @@ func (e entry) append(dst []byte) []byte {
 }
 
 func parseEntry(b []byte) (e entry, err error) {
-	if len(b) == 0 || b[0] > byte(fromTopic) {
+	if len(b) == 0 || b[0] > byte(fromOutside) {
 		return entry{}, errEntry
 	}
 	e.origin, b = origin(b[0]), b[1:]
@@ -68,7 +76,11 @@ func parseEntry(b []byte) (e entry, err error) {
 	if n <= 0 {
 		return entry{}, errEntry
 	}
-	if e.origin != fromTopic {
+	switch {
+	case e.origin == fromWAL:
+		e.lsn = first
+		return e, nil
+	case !e.isRecord():
 		e.table = int(first)
 		return e, nil
 	}

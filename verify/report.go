@@ -12,11 +12,12 @@ import (
 
 // Report is the outcome.
 type Report struct {
-	OK     bool `json:"ok"` // nothing is missing
+	OK     bool `json:"ok"` // nothing is missing at the end
 	Counts `json:"counts"`
 	// SnapshotLSN and SnapshotAt say of when the rows are.
-	SnapshotLSN string      `json:"snapshot_lsn"`
-	SnapshotAt  time.Time   `json:"snapshot_at"`
+	SnapshotLSN string      `json:"snapshot_lsn,omitempty"`
+	SnapshotAt  *time.Time  `json:"snapshot_at,omitempty"`
+	History     *Range      `json:"history,omitempty"` // in place of a snapshot
 	Since       *time.Time  `json:"since,omitempty"`
 	Until       *time.Time  `json:"until,omitempty"`
 	Tables      []string    `json:"tables"`
@@ -25,6 +26,8 @@ type Report struct {
 	Notes        []string `json:"notes,omitempty"`
 	SpilledBytes int64    `json:"spilled_bytes"`
 	Seconds      float64  `json:"seconds"`
+	// Repair is what came of it; nil without one.
+	Repair *Repaired `json:"repair,omitempty"`
 
 	started time.Time
 }
@@ -77,7 +80,9 @@ func (r *Report) finish(spilled int64) {
 	if r.Expired+r.Compacted > 0 {
 		r.note("rows counted as expired or compacted have no record, and cannot be judged: it may have been published and removed since, or never published")
 	}
-	if r.Extra > 0 {
+	if r.Extra > 0 && r.History != nil {
+		r.note("an extra record carries a position of the range, where no event is that is published: it is of another writer, or the mapping or the publication was changed since")
+	} else if r.Extra > 0 {
 		r.note("an extra record is usually one whose row was deleted after it was published; it may also be of another writer to the topic, or of a row that was changed since")
 	}
 	if r.Duplicate > 0 {
@@ -112,6 +117,26 @@ func (l *List) Add(f Finding) {
 	l.findings[f.Kind] = append(l.findings[f.Kind], f)
 }
 
+// Len is how many findings are kept.
+func (l *List) Len() map[Kind]int {
+	n := map[Kind]int{}
+	for k, f := range l.findings {
+		n[k] = len(f)
+	}
+	return n
+}
+
+// WriteText writes the findings behind those that were kept before.
+func (l *List) WriteText(w io.Writer, before map[Kind]int) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, k := range kinds {
+		for _, f := range l.findings[k][before[k]:] {
+			_, _ = fmt.Fprintf(t, "%s\t%s\n", k, f.text())
+		}
+	}
+	return t.Flush()
+}
+
 // WriteJSON writes report and list as JSON.
 func WriteJSON(w io.Writer, r *Report, l *List) error {
 	out := struct {
@@ -133,8 +158,15 @@ func WriteJSON(w io.Writer, r *Report, l *List) error {
 func WriteText(w io.Writer, r *Report, l *List) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name string, n int64, what string) { _, _ = fmt.Fprintf(t, "%s\t%12d\t%s\n", name, n, what) }
-	_, _ = fmt.Fprintf(t, "snapshot\tof %s at %s, %s%s\n", strings.Join(r.Tables, ", "), r.SnapshotLSN,
-		r.SnapshotAt.UTC().Format(time.DateTime+"Z"), r.rangeText())
+	switch {
+	case r.History != nil && r.History.To == 0:
+		_, _ = fmt.Fprintf(t, "history\tnothing was committed in the range\n")
+	case r.History != nil:
+		_, _ = fmt.Fprintf(t, "history\tcommitted from %s up to %s\n", r.History.From, r.History.To)
+	case r.SnapshotAt != nil:
+		_, _ = fmt.Fprintf(t, "snapshot\tof %s at %s, %s%s\n", strings.Join(r.Tables, ", "), r.SnapshotLSN,
+			r.SnapshotAt.UTC().Format(time.DateTime+"Z"), r.rangeText())
+	}
 	for i, topic := range r.Topics {
 		if i == maxTopics {
 			_, _ = fmt.Fprintf(t, "topic\tand %d more; --json lists all\n", len(r.Topics)-i)
@@ -142,7 +174,7 @@ func WriteText(w io.Writer, r *Report, l *List) error {
 		}
 		_, _ = fmt.Fprintf(t, "topic\t%s\n", topic.text())
 	}
-	line("expected", r.Expected, "rows")
+	line("expected", r.Expected, r.thing()+"s")
 	line("seen", r.Seen, "of them in the topics")
 	line("missing", r.Missing, "of them in no topic")
 	if r.Unroutable > 0 {
@@ -152,8 +184,8 @@ func WriteText(w io.Writer, r *Report, l *List) error {
 		line("expired", r.Expired, "cannot be judged: records as old were removed from the topic")
 		line("compacted", r.Compacted, "cannot be judged: the topic is compacted")
 	}
-	line("duplicate", r.Duplicate, "records beyond the first of their row")
-	line("extra", r.Extra, "records without a row")
+	line("duplicate", r.Duplicate, "records beyond the first of their row or event")
+	line("extra", r.Extra, "records without a row or event")
 	if r.Newer > 0 {
 		line("newer", r.Newer, "records of rows committed after the snapshot, not judged")
 	}
@@ -181,11 +213,37 @@ func WriteText(w io.Writer, r *Report, l *List) error {
 func (r *Report) verdict() string {
 	switch {
 	case !r.OK:
-		return fmt.Sprintf("NOT COMPLETE: %d rows were never published", r.Missing+r.Unroutable)
+		return fmt.Sprintf("NOT COMPLETE: %d %ss are in no topic", r.Missing+r.Unroutable, r.thing())
 	case r.Expired+r.Compacted > 0:
-		return fmt.Sprintf("nothing is missing, as far as can be told: %d rows cannot be judged any more", r.Expired+r.Compacted)
+		return fmt.Sprintf("nothing is missing, as far as can be told: %d %ss cannot be judged any more", r.Expired+r.Compacted, r.thing())
 	}
-	return "complete: every row is in its topic"
+	return "complete: every " + r.thing() + " is in its topic"
+}
+
+// thing is what is compared with records.
+func (r *Report) thing() string {
+	if r.History != nil {
+		return "event"
+	}
+	return "row"
+}
+
+// Text says what came of a repair, for a person.
+func (r *Repaired) Text() string {
+	s := fmt.Sprintf("published again: %d records, all of them acknowledged", r.Published)
+	if r.Gone > 0 {
+		s += fmt.Sprintf("; %d rows are in the table no more: they can never be published", r.Gone)
+	}
+	if r.Unroutable > 0 {
+		s += fmt.Sprintf("; %d rows cannot be published as they are: mend and insert them again", r.Unroutable)
+	}
+	if r.Missing > 0 {
+		return s + fmt.Sprintf("\nNOT REPAIRED: %d records are still in no topic", r.Missing)
+	}
+	if !r.OK() {
+		return s + "\nNOT REPAIRED as a whole"
+	}
+	return s + "\nrepaired: nothing is missing any more"
 }
 
 func (r *Report) rangeText() string {
@@ -226,6 +284,9 @@ func (f Finding) text() string {
 	}
 	if f.Table != "" {
 		s += ", table " + f.Table
+	}
+	if f.LSN != "" {
+		s += ", committed at " + f.LSN
 	}
 	if !f.Time.IsZero() {
 		s += ", of " + f.Time.Format(time.RFC3339)

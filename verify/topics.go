@@ -10,12 +10,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cdc-relay/cdc-relay/backfill"
 	"github.com/cdc-relay/cdc-relay/broker"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/route"
 )
 
 const (
@@ -38,6 +41,9 @@ type record struct {
 	topic, partition int32
 	offset, time     int64
 	id               []byte // nil: it has no header with one
+	// lsn is the position that it carries; 0 when it carries none, or was read from
+	// a table, and stands for no place in the WAL.
+	lsn pglogrepl.LSN
 }
 
 // topicReader reads topics from their beginning to the end that they have when it
@@ -288,7 +294,7 @@ func (r *topicReader) records(topic int32, p *Partition, offset int64, records k
 		if rec.Offset < offset {
 			continue
 		}
-		out := record{topic: topic, partition: p.ID, offset: rec.Offset, time: unknownTime, id: idOf(rec.Headers, r.idHeaders[topic])}
+		out := record{topic: topic, partition: p.ID, offset: rec.Offset, time: unknownTime, id: idOf(rec.Headers, r.idHeaders[topic]), lsn: positionOf(rec.Headers)}
 		if !rec.Time.IsZero() {
 			out.time = rec.Time.UnixMilli()
 		}
@@ -321,4 +327,21 @@ func idOf(headers []kafka.Header, names map[string]bool) []byte {
 		}
 	}
 	return nil
+}
+
+// positionOf returns the position in the WAL of a record's transaction.
+func positionOf(headers []kafka.Header) (lsn pglogrepl.LSN) {
+	for _, h := range headers {
+		switch h.Key {
+		case backfill.Header:
+			return 0
+		case route.LSNHeader:
+			n, err := strconv.ParseUint(string(h.Value), 16, 64)
+			if err != nil {
+				return 0
+			}
+			lsn = pglogrepl.LSN(n)
+		}
+	}
+	return lsn
 }

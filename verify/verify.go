@@ -1,5 +1,6 @@
-// Package verify compares the ids in the outbox tables with those in the topics,
-// and names what is missing, doubled or without a row.
+// Package verify compares the ids in the outbox tables, or in a range of the WAL,
+// with those in the topics, and names what is missing, doubled or without a row.
+// What is missing it can publish again, from where it was found.
 //
 // The order of the steps is what makes the answer true. First the tables are read
 // in one snapshot; then it waits until the slot is confirmed past the position at
@@ -7,20 +8,16 @@
 // brokers; only then the topics are read, up to the end that they have by then. A
 // row without a record is thus missing, and not on its way. What was committed
 // meanwhile is read from the tables once more, so that its records are not taken
-// for ones without a row.
+// for ones without a row. A range of the WAL ends before what is confirmed when it
+// begins to be read, so that nothing is waited for.
 package verify
 
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/cdc-relay/cdc-relay/broker"
 	"github.com/cdc-relay/cdc-relay/catalog"
-	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/confirmed"
 	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/progress"
@@ -29,72 +26,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/spill"
 )
 
-// DefaultMemory is what the entries may take before they are spilled.
-const DefaultMemory = 32 << 20
-
-// Options says what to compare.
-type Options struct {
-	Tables []route.Table
-	// Topics are read as well, beside those that rows of the tables go to: only there
-	// are records found of which every row is gone.
-	Topics      []string
-	Slot        string
-	Publication string
-	// Since and Until bound the time of the rows, by the mapped timestamp column; a
-	// zero time is no limit. Since is included, Until is not.
-	Since, Until time.Time
-	// Wait is how long the relay may take to get past the snapshot.
-	Wait            time.Duration
-	TempDir         string // "" : the system's
-	Memory          int    // 0: DefaultMemory
-	ApplicationName string
-
-	Connect func() (*pgx.ConnConfig, error)
-	Cluster *broker.Cluster
-	// Gaps returns the open gaps of the slot's mark. It may be nil.
-	Gaps func(ctx context.Context, systemID string) ([]checkpoint.Gap, error)
-	// Halted returns why the running relay will not go on; "" when nothing is known.
-	Halted func(ctx context.Context) string
-	// Found is told every finding: unroutable rows first, the others ordered by topic
-	// and id. What is in it is valid until it returns.
-	Found    func(Finding) error
-	Progress *progress.Reporter
-}
-
-// Validate reports what cannot be meant.
-func (o Options) Validate() error {
-	if o.Since.IsZero() && o.Until.IsZero() {
-		return nil
-	}
-	if !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until) {
-		return fmt.Errorf("--until (%s) must be later than --since (%s)", o.Until.Format(time.RFC3339), o.Since.Format(time.RFC3339))
-	}
-	for _, t := range o.Tables {
-		if t.Timestamp == "" {
-			return fmt.Errorf("--since and --until need a timestamp of each row, and outbox table %s has no column mapped as outbox[].columns.timestamp; "+
-				"without them the whole table is compared", t)
-		}
-	}
-	return nil
-}
-
-// Run compares, and returns the outcome. It changes nothing.
-func Run(ctx context.Context, o Options) (*Report, error) {
-	// Records carry milliseconds: the same bounds must hold for rows and records.
-	o.Since, o.Until = o.Since.Truncate(time.Millisecond), o.Until.Truncate(time.Millisecond)
-	if o.Memory == 0 {
-		o.Memory = DefaultMemory
-	}
-	v := &verifier{o: o, topicOf: map[string]int{}, sorter: spill.New(o.TempDir, o.Memory), report: newReport(o)}
-	defer func() { _ = v.sorter.Close() }()
-	if err := v.run(ctx); err != nil {
-		return nil, err
-	}
-	return v.report, nil
-}
-
-// verifier is one comparison.
-type verifier struct {
+// Verifier is one comparison, and the repair of what it found. It is used by one
+// goroutine, in the order Run, Repair, Close.
+type Verifier struct {
 	o      Options
 	db     *catalog.Session
 	router *route.Router
@@ -103,13 +37,51 @@ type verifier struct {
 	topicOf map[string]int
 	topics  []string
 	headers []map[string]bool // for each topic, the headers that may carry the id
+	read    []*Topic          // as far as they were read
+	span    Range             // of the history
 
 	sorter     *spill.Sorter
-	key, value []byte // of the entry in hand
+	missing    *spill.Sorter // what Repair publishes; nil when it is not to
+	lacking    map[int]bool  // topics in which something is missing
+	key, value []byte        // of the entry in hand
 	report     *Report
 }
 
-func (v *verifier) run(ctx context.Context) error {
+// New returns a comparison that has not begun.
+func New(o Options) *Verifier {
+	// Records carry milliseconds: the same bounds must hold for rows and records.
+	o.Since, o.Until = o.Since.Truncate(time.Millisecond), o.Until.Truncate(time.Millisecond)
+	if o.Memory == 0 {
+		o.Memory = DefaultMemory
+	}
+	v := &Verifier{o: o, topicOf: map[string]int{}, lacking: map[int]bool{}, sorter: spill.New(o.TempDir, o.Memory), report: newReport(o)}
+	if o.Repair {
+		v.missing = spill.New(o.TempDir, o.Memory/8)
+	}
+	return v
+}
+
+// Close gives memory and disk back. Closing twice is safe.
+func (v *Verifier) Close() {
+	_ = v.sorter.Close()
+	if v.missing != nil {
+		_ = v.missing.Close()
+	}
+}
+
+// Run compares, and returns the outcome. It changes nothing.
+func (v *Verifier) Run(ctx context.Context) (*Report, error) {
+	run := v.run
+	if v.o.History != nil {
+		run = v.runHistory
+	}
+	if err := run(ctx); err != nil {
+		return nil, err
+	}
+	return v.report, nil
+}
+
+func (v *Verifier) run(ctx context.Context) error {
 	var before *catalog.Snapshot
 	err := v.session(ctx, func() (err error) {
 		if err := v.prepare(ctx); err != nil {
@@ -125,19 +97,24 @@ func (v *verifier) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	topics, err := v.readTopics(ctx)
-	if err != nil {
+	if err := v.readTopics(ctx, v.timely); err != nil {
 		return err
 	}
 	if err := v.session(ctx, func() error { return v.readLater(ctx, before) }); err != nil {
 		return err
 	}
-	return v.compare(ctx, topics)
+	return v.compare(ctx)
+}
+
+// timely tells whether a record's row would have been read, by its time.
+func (v *Verifier) timely(rec record) bool {
+	at := rec.time
+	return at == unknownTime || (v.o.Since.IsZero() || at >= v.o.Since.UnixMilli()) && (v.o.Until.IsZero() || at < v.o.Until.UnixMilli())
 }
 
 // session runs f with a connection to the database. None rests while the topics
 // are read, which may take long enough for something on the way to cut it.
-func (v *verifier) session(ctx context.Context, f func() error) error {
+func (v *Verifier) session(ctx context.Context, f func() error) error {
 	cfg, err := v.o.Connect()
 	if err != nil {
 		return err
@@ -150,7 +127,7 @@ func (v *verifier) session(ctx context.Context, f func() error) error {
 }
 
 // prepare looks at the server and the tables.
-func (v *verifier) prepare(ctx context.Context) error {
+func (v *Verifier) prepare(ctx context.Context) error {
 	server, err := v.db.Server(ctx)
 	if err != nil {
 		return err
@@ -167,18 +144,34 @@ func (v *verifier) prepare(ctx context.Context) error {
 			return err
 		}
 		v.tables = append(v.tables, t)
-		if topic, ok := r.FixedTopic(); ok {
-			v.topic(topic, r)
-		}
 	}
-	for _, name := range v.o.Topics {
-		v.topic(name, v.o.Tables...)
+	v.namedTopics()
+	if v.o.Rows != nil { // that it cannot be repaired is told before the comparison
+		if err := v.checkRows(ctx); err != nil {
+			return err
+		}
+		v.o.Rows.Close(ctx)
 	}
 	return v.warn(ctx, server.SystemID)
 }
 
+// namedTopics notes those of which the name is known without a row.
+func (v *Verifier) namedTopics() {
+	for _, r := range v.o.Tables {
+		if topic, ok := r.FixedTopic(); ok {
+			v.topic(topic, r.IDHeaderName())
+		}
+	}
+	for _, name := range v.o.Topics {
+		v.topic(name)
+		for _, r := range v.o.Tables {
+			v.topic(name, r.IDHeaderName())
+		}
+	}
+}
+
 // warn notes what explains rows without a record.
-func (v *verifier) warn(ctx context.Context, systemID string) error {
+func (v *Verifier) warn(ctx context.Context, systemID string) error {
 	p, ok, err := v.db.Publication(ctx, v.o.Publication)
 	if err != nil {
 		return err
@@ -188,8 +181,14 @@ func (v *verifier) warn(ctx context.Context, systemID string) error {
 			v.report.note("publication %q has a row filter for table %s: rows that it leaves out are reported as missing", v.o.Publication, t.name)
 		}
 	}
+	v.noteGaps(ctx, systemID)
+	return nil
+}
+
+// noteGaps notes what explains that something is missing.
+func (v *Verifier) noteGaps(ctx context.Context, systemID string) {
 	if v.o.Gaps == nil {
-		return nil
+		return
 	}
 	gaps, err := v.o.Gaps(ctx, systemID)
 	if err != nil {
@@ -200,13 +199,13 @@ func (v *verifier) warn(ctx context.Context, systemID string) error {
 		if table == "" {
 			table = "every outbox table"
 		}
-		v.report.note("a gap is open, %s up to %s: %s; rows in it may be among the missing", table, g.To, g.Reason)
+		v.report.note("a gap is open, %s up to %s: %s; what lies in it may be among the missing", table, g.To, g.Reason)
 	}
-	return nil
 }
 
-// topic returns the number of a topic, and notes that tables go there.
-func (v *verifier) topic(name string, tables ...route.Table) int {
+// topic returns the number of a topic, and notes the headers that carry an id
+// there.
+func (v *Verifier) topic(name string, idHeaders ...string) int {
 	i, ok := v.topicOf[name]
 	if !ok {
 		i = len(v.topics)
@@ -214,25 +213,34 @@ func (v *verifier) topic(name string, tables ...route.Table) int {
 		v.topics = append(v.topics, name)
 		v.headers = append(v.headers, map[string]bool{})
 	}
-	for _, t := range tables {
-		v.headers[i][t.IDHeaderName()] = true
+	for _, h := range idHeaders {
+		v.headers[i][h] = true
 	}
 	return i
 }
 
-func (v *verifier) add(topic int, id []byte, e entry) error {
+// topicOfRecord is topic for where a record goes.
+func (v *Verifier) topicOfRecord(rec *sink.Record) int {
+	header := rec.Headers[0].Key // the id's, before all others
+	if i, ok := v.topicOf[rec.Topic]; ok && v.headers[i][header] {
+		return i
+	}
+	return v.topic(rec.Topic, header)
+}
+
+func (v *Verifier) add(topic int, id []byte, e entry) error {
 	v.key, v.value = appendKey(v.key[:0], topic, id), e.append(v.value[:0])
 	return v.sorter.Add(v.key, v.value)
 }
 
 // readTables reads the rows in one snapshot.
-func (v *verifier) readTables(ctx context.Context) (*catalog.Snapshot, error) {
+func (v *Verifier) readTables(ctx context.Context) (*catalog.Snapshot, error) {
 	view, err := v.db.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer view.End(ctx)
-	v.report.SnapshotLSN, v.report.SnapshotAt = view.LSN.String(), view.At
+	v.report.SnapshotLSN, v.report.SnapshotAt = view.LSN.String(), &view.At
 	poison := func(t *table) func([]byte, error) error {
 		return func(id []byte, err error) error {
 			v.report.Counts.Unroutable++
@@ -252,7 +260,7 @@ func (v *verifier) readTables(ctx context.Context) (*catalog.Snapshot, error) {
 }
 
 // readLater reads the rows that may have been committed after the snapshot.
-func (v *verifier) readLater(ctx context.Context, before *catalog.Snapshot) error {
+func (v *Verifier) readLater(ctx context.Context, before *catalog.Snapshot) error {
 	view, err := v.db.Snapshot(ctx)
 	if err != nil {
 		return err
@@ -271,7 +279,7 @@ func (v *verifier) readLater(ctx context.Context, before *catalog.Snapshot) erro
 	return nil
 }
 
-func (v *verifier) readRows(ctx context.Context, view *catalog.Snapshot, number int, where string, from origin,
+func (v *Verifier) readRows(ctx context.Context, view *catalog.Snapshot, number int, where string, from origin,
 	stage *progress.Stage, poison func([]byte, error) error,
 ) error {
 	defer stage.End()
@@ -280,11 +288,7 @@ func (v *verifier) readRows(ctx context.Context, view *catalog.Snapshot, number 
 		if n++; n%progressEvery == 0 {
 			stage.Add(progressEvery)
 		}
-		topic, ok := v.topicOf[rec.Topic]
-		if !ok || !v.headers[topic][rec.Headers[0].Key] {
-			topic = v.topic(rec.Topic, t.route)
-		}
-		return v.add(topic, rec.ID, entry{origin: from, time: rec.Timestamp, table: number})
+		return v.add(v.topicOfRecord(rec), rec.ID, entry{origin: from, time: rec.Timestamp, table: number})
 	}, poison)
 	if err != nil {
 		return err
@@ -293,61 +297,76 @@ func (v *verifier) readRows(ctx context.Context, view *catalog.Snapshot, number 
 	return nil
 }
 
-// readTopics reads the topics as they are now.
-func (v *verifier) readTopics(ctx context.Context) ([]*Topic, error) {
-	topics, err := describe(ctx, v.o.Cluster, v.topics)
-	if err != nil {
-		return nil, err
+// readTopics reads the topics as they are now. A record of which judged says no is
+// never called extra.
+func (v *Verifier) readTopics(ctx context.Context, judged func(record) bool) (err error) {
+	if v.read, err = describe(ctx, v.o.Cluster, v.topics); err != nil {
+		return err
 	}
+	n := &v.report.Counts
+	err = v.readRecords(ctx, v.read, func(rec record) error {
+		n.Records++
+		if rec.id == nil {
+			n.WithoutID++
+			return nil
+		}
+		from := fromTopic
+		if !judged(rec) {
+			from = fromOutside
+		}
+		return v.add(int(rec.topic), rec.id, entry{origin: from, time: rec.time, partition: rec.partition, offset: rec.offset})
+	})
+	if err != nil {
+		return err
+	}
+	for _, t := range v.read {
+		v.report.topic(t)
+	}
+	return nil
+}
+
+func (v *Verifier) readRecords(ctx context.Context, topics []*Topic, took func(record) error) error {
 	var total int64
 	for _, t := range topics {
 		total += t.Records()
 	}
 	stage := v.o.Progress.Stage(fmt.Sprintf("reading %d topics", len(topics)), total, "records")
 	defer stage.End()
-	n := &v.report.Counts
-	r := topicReader{cluster: v.o.Cluster, idHeaders: v.headers, progress: stage.Add, took: func(rec record) error {
-		n.Records++
-		if rec.id == nil {
-			n.WithoutID++
-			return nil
-		}
-		return v.add(int(rec.topic), rec.id, entry{origin: fromTopic, time: rec.time, partition: rec.partition, offset: rec.offset})
-	}}
-	if err := r.read(ctx, topics); err != nil {
-		return nil, err
-	}
-	for _, t := range topics {
-		v.report.topic(t)
-	}
-	return topics, nil
+	r := topicReader{cluster: v.o.Cluster, idHeaders: v.headers, progress: stage.Add, took: took}
+	return r.read(ctx, topics)
 }
 
-func (v *verifier) compare(ctx context.Context, topics []*Topic) error {
+func (v *Verifier) compare(ctx context.Context) error {
+	c := v.comparer(v.read, &v.report.Counts, v.o.Found)
+	if v.missing != nil {
+		c.lost = v.keep
+	}
+	if err := v.compareBy(ctx, c, v.sorter); err != nil {
+		return err
+	}
+	v.report.finish(v.sorter.Spilled())
+	return v.sorter.Close()
+}
+
+func (v *Verifier) comparer(topics []*Topic, counts *Counts, found func(Finding) error) *comparer {
 	// A row may have gone to a topic that none had gone to before: it was committed
 	// after the snapshot, and its topic was not read.
 	for _, name := range v.topics[len(topics):] {
 		topics = append(topics, &Topic{Name: name})
 	}
-	stage := v.o.Progress.Stage("comparing", v.sorter.Len(), "rows and records")
-	defer stage.End()
-	it, err := v.sorter.Sort(ctx)
-	if err != nil {
-		return err
-	}
-	c := comparer{topics: topics, since: math.MinInt64, until: math.MaxInt64, now: time.Now(), counts: &v.report.Counts, found: v.o.Found}
+	c := &comparer{topics: topics, now: time.Now(), counts: counts, found: found}
 	for _, t := range v.tables {
 		c.tables = append(c.tables, t.name.String())
 	}
-	if !v.o.Since.IsZero() {
-		c.since = v.o.Since.UnixMilli()
-	}
-	if !v.o.Until.IsZero() {
-		c.until = v.o.Until.UnixMilli()
-	}
-	if err := c.compare(ctx, it, stage.Add); err != nil {
+	return c
+}
+
+func (v *Verifier) compareBy(ctx context.Context, c *comparer, sorter *spill.Sorter) error {
+	stage := v.o.Progress.Stage("comparing", sorter.Len(), "rows and records")
+	defer stage.End()
+	it, err := sorter.Sort(ctx)
+	if err != nil {
 		return err
 	}
-	v.report.finish(v.sorter.Spilled())
-	return nil
+	return c.compare(ctx, it, stage.Add)
 }

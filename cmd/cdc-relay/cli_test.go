@@ -36,6 +36,7 @@ func TestCLI_ExitCodes(t *testing.T) {
 	broken := file(t, "source:\n  hots: x\nsink: kafak\n")
 	away := file(t, "source: {url: 'postgres://u:hunter2@127.0.0.1:1/d?sslmode=disable'}\nkafka: {brokers: ['127.0.0.1:1']}\nadmin: {listen: ''}\n")
 	nowhere := file(t, "source: {host: 127.0.0.1, port: 1}\nkafka: {brokers: ['127.0.0.1:1']}\nadmin: {listen: ''}\n")
+	alone := file(t, "source: {host: 127.0.0.1, port: 1, database: d}\nkafka: {brokers: ['127.0.0.1:1']}\nadmin: {listen: ''}\noutbox: []\nmessages: {prefix: outbox}\n")
 	noCA := file(t, "source: {database: d}\nkafka: {tls: {enabled: true, ca_file: "+broken+"}}\n")
 	for _, tc := range []struct {
 		args   []string
@@ -58,6 +59,19 @@ func TestCLI_ExitCodes(t *testing.T) {
 		{args: []string{"backfill", "--all", "--closes-gaps"}, code: 2, stderr: "--closes-gaps goes with --where"},
 		{args: []string{"backfill", "--all", "--config", nowhere, "--set", "source.database=d"}, code: 2, stderr: "name one with --order-by"},
 		{args: []string{"backfill", "--all", "--table", "nope", "--config", nowhere, "--set", "source.database=d"}, code: 2, stderr: "the configuration has the tables public.outbox"},
+		{args: []string{"backfill", "--all", "-c", alone}, code: 2, stderr: "no outbox table is configured, so that there are no rows to publish"},
+		{args: []string{"verify", "-c", alone}, code: 2, stderr: "no outbox table is configured, so that there are no rows to compare"},
+		{args: []string{"verify", "-c", alone, "--source", "history", "--since", "1h"}, code: 2, stderr: "of the history take --from and --to"},
+		{args: []string{"verify", "-c", alone, "--from", "0/10"}, code: 2, stderr: "go with --source history"},
+		{args: []string{"verify", "-c", alone, "--yes"}, code: 2, stderr: "--dry-run and --yes go with --repair"},
+		{args: []string{"verify", "-c", alone, "--repair", "--json"}, code: 2, stderr: "--repair --json cannot ask"},
+		{args: []string{"verify", "-c", alone, "--source", "wal"}, code: 2, stderr: "--source is table or history"},
+		{args: []string{"replay", "--source", "table", "-c", alone, "--dry-run"}, code: 2, stderr: "needs an outbox table, and none is configured"},
+		{args: []string{"replay", "--source", "table", "-c", nowhere, "--set", "source.database=d", "--dry-run", "--from", "2026-01-01T00:00Z"}, code: 2, stderr: "no column mapped as outbox[].columns.timestamp"},
+		{args: []string{"replay", "--from", "0/10", "--to", "9999-01-01T00:00Z"}, code: 2, stderr: "is in the future"},
+		{args: []string{"replay", "--from", "0/10", "--topic", "again.{", "-c", away, "--dry-run"}, code: 2, stderr: "--topic again.{ cannot be used"},
+		{args: []string{"replay", "--from", "0/10", "--topic", "again.{nope}", "-c", alone, "--dry-run"}, code: 2, stderr: "--topic again.{nope} cannot be used"},
+		{args: []string{"replay"}, code: 2, stderr: "--from takes the position"},
 		{args: []string{"config", "bogus"}, code: 2, stderr: `unknown command "bogus"`},
 		{args: []string{"config", "example"}, code: 0, stdout: "max_in_flight_bytes: 64MiB"},
 		{args: []string{"config", "print", "--set", "log.level=debug"}, code: 0, stdout: `level: "debug"`},
@@ -187,4 +201,18 @@ func TestDialable(t *testing.T) {
 			t.Errorf("%s: %s", listen, got)
 		}
 	}
+}
+
+// TestCLI_EveryHelpTellsTheExitCodes, and once.
+func TestCLI_EveryHelpTellsTheExitCodes(t *testing.T) {
+	var all func(cmd *cobra.Command)
+	all = func(cmd *cobra.Command) {
+		if n := strings.Count(cmd.Long, exitCodes); n != 1 {
+			t.Errorf("the help of %s tells the exit codes %d times", cmd.CommandPath(), n)
+		}
+		for _, c := range cmd.Commands() {
+			all(c)
+		}
+	}
+	all((&app{}).root())
 }
