@@ -31,7 +31,7 @@ type replayFlags struct {
 func (a *app) replayCommand(o *options) *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
-		Use:   "replay --from LSN|TIME",
+		Use:   "replay --from LSN|TIME | --source table",
 		Short: "Publish again what was published in a range of the WAL, beside the running relay",
 		Long: `Publish again the events of the transactions whose commit lies in a range, in
 commit order, with their ids and a header ` + replay.HeaderName + `. It reads a temporary copy of

@@ -41,8 +41,8 @@ func (p *replayProgress) show(now replay.Progress) {
 	if now.To == 0 {
 		return // connecting
 	}
-	if d := now.Elapsed - p.last.Elapsed; d >= time.Second {
-		p.rate = float64(now.EventsAcked-p.last.EventsAcked) / d.Seconds()
+	if d := now.Elapsed - p.last.Elapsed; d >= time.Second || p.rate == 0 {
+		p.rate = float64(now.EventsAcked-p.last.EventsAcked) / max(d, time.Millisecond).Seconds()
 		p.last = now
 	}
 	total := int64(0)
