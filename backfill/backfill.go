@@ -28,6 +28,10 @@ const Header = "backfilled"
 // so that it bounds no memory, but how often the sink is flushed.
 const batch = 2000
 
+// pacePiece is the time whose rows are published at once where the rate is limited:
+// to wait for each one would send each one alone, beside the live stream.
+const pacePiece = 20 * time.Millisecond
+
 // Config of Rows.
 type Config struct {
 	Connect         func() (*pgx.ConnConfig, error)
@@ -86,6 +90,7 @@ type Rows struct {
 
 	acked atomic.Int64
 	// Of Publish's goroutine.
+	granted int    // rows that may be published before the limit is asked again
 	read    int64  // rows
 	seq     uint32 // of them, that were wanted
 	rec     sink.Record
@@ -117,7 +122,7 @@ func New(cfg Config) (*Rows, error) {
 	}
 	r := &Rows{cfg: cfg, router: router}
 	if cfg.Rate > 0 {
-		r.limit = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate/20)))
+		r.limit = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate*pacePiece.Seconds())))
 	}
 	for _, t := range cfg.Tables {
 		by := cfg.OrderBy

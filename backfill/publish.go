@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/jackc/pglogrepl"
 
@@ -186,16 +187,24 @@ func (r *Rows) row(ctx context.Context, sk sink.Sink, rel *decoder.Relation, val
 	return sk.Publish(ctx, &r.rec, sink.Ack{To: r})
 }
 
-// pace waits until the next row may be published, and lets what was put off go
-// before.
+// pace waits where the rate is limited: once for a piece of rows, which are then
+// published without a wait and sent together.
 func (r *Rows) pace(ctx context.Context, sk sink.Sink) error {
-	if r.limit == nil || r.limit.Allow() {
+	if r.limit == nil {
 		return nil
 	}
-	sk.Flush()
-	if err := r.limit.Wait(ctx); err != nil {
-		return fmt.Errorf("keep the rate: %w", err)
+	if r.granted > 0 {
+		r.granted--
+		return nil
 	}
+	piece := r.limit.Burst()
+	if !r.limit.AllowN(time.Now(), piece) {
+		sk.Flush()
+		if err := r.limit.WaitN(ctx, piece); err != nil {
+			return fmt.Errorf("keep the rate: %w", err)
+		}
+	}
+	r.granted = piece - 1
 	return nil
 }
 
