@@ -117,12 +117,15 @@ var (
 	detachedDesc = desc("retention_detached_partitions", "Partitions that were detached and are not dropped yet.")
 	untilDesc    = desc("retention_partitions_until_timestamp_seconds", "Up to when all outbox tables have partitions; missing while it is not known.")
 	blockedDesc  = desc("retention_blocked", "1 while retention deletes nothing because something stands in its way, else 0; the status says what.")
+	markedDesc   = desc("marked_rows_total", "Published rows that were marked in the outbox tables.")
+	unmarkedDesc = desc("unmarked_rows", "Rows that are published, or on their way, and not marked yet.")
+	markFailDesc = desc("marking_failing", "1 while published rows cannot be marked, so that nothing behind them is confirmed, else 0; the status says why.")
 	gapsDesc     = desc("open_gaps", "Ranges that may never have been published, kept with the mark.")
 
 	allDescs = []*prometheus.Desc{readyDesc, stateDesc, txDesc, rowsDesc, messagesDesc, ignoredDesc, bytesDesc, pubDesc, pubBytesDesc, topicDesc,
 		requestsDesc, retriesDesc, resetsDesc, errorsDesc, inFlightDesc, budgetDesc, ageDesc, lagDesc, retainedDesc, safeDesc,
 		positionDesc, napsDesc, reconnDesc, haltsDesc, failingDesc, deletedDesc,
-		droppedDesc, madeDesc, detachedDesc, untilDesc, blockedDesc, gapsDesc, histUpDesc, histKeptDesc, histTimeDesc, histDropDesc}
+		droppedDesc, madeDesc, detachedDesc, untilDesc, blockedDesc, markedDesc, unmarkedDesc, markFailDesc, gapsDesc, histUpDesc, histKeptDesc, histTimeDesc, histDropDesc}
 )
 
 // Describe implements prometheus.Collector.
@@ -197,6 +200,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		gauge(blockedDesc, oneIf(r.Blocked != ""))
+	}
+	if m := s.Marking; m != nil {
+		counter(markedDesc, m.Marked)
+		gauge(unmarkedDesc, float64(m.Held))
+		gauge(markFailDesc, oneIf(m.Failing != ""))
 	}
 }
 

@@ -41,6 +41,8 @@ type State struct {
 	History *History `json:"history,omitempty"` // nil when none is kept
 	// Retention is nil when rows are kept.
 	Retention *relay.RetentionStatus `json:"retention,omitempty"`
+	// Marking is nil when no row is marked.
+	Marking *relay.MarkingStatus `json:"marking,omitempty"`
 
 	Gaps  []Gap  `json:"gaps,omitempty"`
 	Halts []Halt `json:"halts,omitempty"`
@@ -115,7 +117,7 @@ func NewState(s relay.Status, version string, now time.Time) State {
 		},
 		LagBytes: s.LagBytes, LagSeconds: age(s.OldestUnacked, now), RetainedBytes: s.RetainedBytes, SafeWALBytes: s.SafeWALBytes,
 		Published: s.Sink.Published, InFlightBytes: s.Sink.InFlightBytes, BudgetBytes: s.Sink.BudgetBytes,
-		Reconnects: s.Reconnects, Retention: s.Retention,
+		Reconnects: s.Reconnects, Retention: s.Retention, Marking: s.Marking,
 		Gaps: Gaps(s.Gaps),
 	}
 	if !s.WatchedAt.IsZero() {

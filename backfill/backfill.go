@@ -16,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/decoder"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/marking"
 	"github.com/cdc-relay/cdc-relay/route"
 	"github.com/cdc-relay/cdc-relay/sink"
 )
@@ -65,6 +66,9 @@ type Config struct {
 	// Correct and Leave say, for a person, what to correct where the rows cannot be
 	// read, and how one is left out; "" speaks of the flags of cdc-relay backfill.
 	Correct, Leave string
+	// Marking of rows that are acknowledged. MarkingFails hears why that is tried again.
+	Marking      marking.Settings
+	MarkingFails func(error)
 	// Now is the clock of records without a timestamp of their own; nil takes
 	// time.Now.
 	Now func() time.Time
@@ -87,6 +91,7 @@ type Rows struct {
 	sources []source
 	total   int64
 	limit   *rate.Limiter // nil: none
+	marks   *marks        // nil when no row is marked
 
 	acked atomic.Int64
 	// Of Publish's goroutine.
@@ -120,7 +125,7 @@ func New(cfg Config) (*Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Rows{cfg: cfg, router: router}
+	r := &Rows{cfg: cfg, router: router, marks: newMarks(cfg)}
 	if cfg.Rate > 0 {
 		r.limit = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate*pacePiece.Seconds())))
 	}
@@ -151,15 +156,19 @@ func New(cfg Config) (*Rows, error) {
 	return r, nil
 }
 
-// Close ends the reading connection. Closing twice is safe.
+// Close ends its connections. Closing twice is safe.
 func (r *Rows) Close(ctx context.Context) {
 	if r.reader != nil {
 		r.reader.Close(ctx)
 	}
+	if r.marks != nil {
+		r.marks.marker.Close(ctx)
+	}
 }
 
 // Check connects, and has the server plan the reading of every table: it fails
-// for a column, a privilege or a predicate, and reads no row.
+// for a column, a privilege or a predicate, and reads no row. Where rows are marked
+// it finds out whether they can be.
 func (r *Rows) Check(ctx context.Context, tables []catalog.Table, pub catalog.Publication) error {
 	cfg, err := r.cfg.Connect()
 	if err != nil {
@@ -183,6 +192,11 @@ func (r *Rows) Check(ctx context.Context, tables []catalog.Table, pub catalog.Pu
 			return err
 		}
 		if err := r.check(ctx, i, pub, cfg.User); err != nil {
+			return err
+		}
+	}
+	if r.marks != nil {
+		if err := r.marks.marker.Open(ctx); err != nil {
 			return err
 		}
 	}

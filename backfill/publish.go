@@ -68,7 +68,7 @@ func (r *Rows) withSink(ctx context.Context, f func(context.Context, sink.Sink) 
 	return err
 }
 
-// settle waits until everything is acknowledged.
+// settle waits until everything is acknowledged and, where rows are marked, marked.
 func (r *Rows) settle(ctx context.Context, sk sink.Sink) error {
 	if err := sk.Drain(ctx); err != nil {
 		return fmt.Errorf("wait for the acknowledgements: %w", err)
@@ -76,7 +76,7 @@ func (r *Rows) settle(ctx context.Context, sk sink.Sink) error {
 	if sent := int64(r.seq); r.acked.Load() != sent {
 		return fault.Stopped("report this as a bug", "%d rows were published, and %d acknowledged", sent, r.acked.Load())
 	}
-	return nil
+	return r.marks.mark(ctx, true)
 }
 
 func (r *Rows) publish(ctx context.Context, sk sink.Sink, below, snapshot pglogrepl.LSN) error {
@@ -123,6 +123,7 @@ func (r *Rows) table(ctx context.Context, sk sink.Sink, s source, at place) erro
 		return err
 	}
 	for {
+		r.marks.begin()
 		n, err := r.reader.Fetch(ctx, batch, func(values [][]byte) error { return r.row(ctx, sk, s.relation, values, at) })
 		if err != nil && catalog.IsTooLarge(err) {
 			return &fault.Error{Class: fault.Stop, Err: err, Fix: "raise relay.max_row_bytes above it",
@@ -135,6 +136,9 @@ func (r *Rows) table(ctx context.Context, sk sink.Sink, s source, at place) erro
 			sk.Flush()
 		}
 		r.cfg.Progress.Add(int64(n))
+		if err := r.marks.end(ctx); err != nil {
+			return err
+		}
 		if n < batch {
 			return r.reader.CloseCursor(ctx)
 		}
@@ -184,7 +188,7 @@ func (r *Rows) row(ctx context.Context, sk sink.Sink, rel *decoder.Relation, val
 		r.headers = append(r.headers, sink.Header{Key: r.cfg.Also, Value: at.mark})
 	}
 	r.rec.Headers = r.headers
-	return sk.Publish(ctx, &r.rec, sink.Ack{To: r})
+	return sk.Publish(ctx, &r.rec, sink.Ack{To: r, Tx: r.marks.add(rel, r.rec.ID)})
 }
 
 // pace waits where the rate is limited: once for a piece of rows, which are then
@@ -212,5 +216,8 @@ func (r *Rows) pace(ctx context.Context, sk sink.Sink) error {
 func (r *Rows) Done(acked []sink.Acked) {
 	for _, a := range acked {
 		r.acked.Add(int64(a.N))
+	}
+	if r.marks != nil {
+		r.marks.tracker.Done(acked, nil)
 	}
 }

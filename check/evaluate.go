@@ -41,6 +41,7 @@ func Evaluate(w Want, f Facts) []Result {
 		r.mark(w, f)
 		r.history(w, f)
 		r.retention(w, f)
+		r.marking(w, f)
 	}
 	r.kafka(w, f)
 	return r.results

@@ -16,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/broker"
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/route"
 )
@@ -48,7 +49,9 @@ type Want struct {
 	// each, or none when that is zero.
 	DropPartitions    bool
 	PartitionInterval time.Duration
-	Warnings          []string // about the configuration itself
+	// Marking is how published rows are marked, for each of Tables; nil when none is.
+	Marking  []catalog.Marking
+	Warnings []string // about the configuration itself
 }
 
 // topics returns the event topics whose names are known, once each.
@@ -116,6 +119,10 @@ type Facts struct {
 	NotByTime   []string
 	// Detached are partitions that this slot's relay detached and did not drop yet.
 	Detached []catalog.Detached
+	// Marked are the tables whose rows can be marked; UnmarkedErr tells of the others
+	// why not.
+	Marked      map[catalog.TableName]catalog.MarkedTable
+	UnmarkedErr map[catalog.TableName]error
 
 	StoreErr error
 	Mark     checkpoint.Mark
@@ -212,6 +219,9 @@ func (f *Facts) catalog(ctx context.Context, w Want, db *catalog.Session) (err e
 	if err := f.retention(ctx, w, db); err != nil {
 		return err
 	}
+	if err := f.marking(ctx, w, db); err != nil {
+		return err
+	}
 	if f.HasSlot && f.HasPublication {
 		f.MayFollow, err = db.MayFollowSlot(ctx, p.Publication, p.Slot)
 	}
@@ -239,6 +249,26 @@ func (f *Facts) retention(ctx context.Context, w Want, db *catalog.Session) (err
 			return err
 		default:
 			f.Partitioned = append(f.Partitioned, t)
+		}
+	}
+	return nil
+}
+
+// marking finds out whether rows can be marked, of those tables that exist.
+func (f *Facts) marking(ctx context.Context, w Want, db *catalog.Session) error {
+	f.Marked, f.UnmarkedErr = make(map[catalog.TableName]catalog.MarkedTable), make(map[catalog.TableName]error)
+	for _, m := range w.Marking {
+		if f.Tables[m.Table] == nil {
+			continue
+		}
+		t, err := db.MarkedTable(ctx, m)
+		switch {
+		case err == nil:
+			f.Marked[m.Table] = t
+		case fault.ClassOf(err) == fault.Stop:
+			f.UnmarkedErr[m.Table] = err
+		default:
+			return err
 		}
 	}
 	return nil

@@ -204,6 +204,14 @@ func (t *Tracker) Watermark() pglogrepl.LSN {
 	return t.watermark
 }
 
+// Settled tells that every record that was added so far is acked, also those of the
+// open transaction.
+func (t *Tracker) Settled() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.head == t.next || t.open && t.head == t.next-1 && t.at(t.head).pending == 0
+}
+
 // Oldest returns the commit time, in microseconds since the Unix epoch, of the
 // oldest transaction with a record that is not acked or that has not committed,
 // and how many such transactions there are. ok is false when there is none.

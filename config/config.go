@@ -21,6 +21,7 @@ type Config struct {
 	Sink       string     `yaml:"sink" default:"kafka" doc:"Where events go: kafka, or null (counts and discards them; for development and benchmarks; needs checkpoint.store: file)."`
 	Checkpoint Checkpoint `yaml:"checkpoint" doc:"Where the durable mark of what has been published is kept."`
 	History    History    `yaml:"history" doc:"A second slot that stays behind, so that cdc-relay replay can publish again what was published; off without max_bytes and max_age, see docs/replay.md."`
+	Mark       MarkRows   `yaml:"mark" doc:"Whether published rows are marked in the outbox tables, for systems that read that column; off without a column, see docs/migrate.md."`
 	Retention  Retention  `yaml:"retention" doc:"What becomes of published rows in the outbox tables; see docs/retention.md."`
 	Relay      Relay      `yaml:"relay" doc:"Budgets, limits and intervals of the relay."`
 	Admin      Admin      `yaml:"admin" doc:"Health and metrics over HTTP."`
@@ -176,6 +177,16 @@ type Retention struct {
 	PartitionInterval time.Duration `yaml:"partition_interval" default:"24h" doc:"With drop_partitions: the time that a partition covers that the relay makes, counted from Monday, 2000-01-03, in UTC; 0s makes none."`
 	PartitionAhead    int           `yaml:"partition_ahead" default:"3" doc:"With drop_partitions: how many partitions are kept ready after that of now."`
 	PartitionName     string        `yaml:"partition_name" default:"{table}_{from}" doc:"With drop_partitions: name of a partition that the relay makes, in the schema of its table; {from} is where it begins, as 20060102 or 20060102_150405."`
+}
+
+// MarkRows says whether published rows are marked. It has nothing to do with the
+// durable mark, which is under checkpoint.
+type MarkRows struct {
+	Column      string        `yaml:"column" default:"" doc:"Column of each outbox table that is set when a row is published, before its position is confirmed; empty string: no row is changed. The role needs SELECT on it and on the id, and UPDATE on it. Never with shadow topics: who reads the column would take the rows for published."`
+	Value       string        `yaml:"value" default:"" doc:"What it is set to, as text that the column's type takes, such as completed."`
+	BatchRows   int           `yaml:"batch_rows" default:"1000" doc:"Rows of one UPDATE."`
+	LockTimeout time.Duration `yaml:"lock_timeout" default:"500ms" doc:"How long an UPDATE waits for a row that somebody else has locked; it is then tried again with fewer rows, and nothing behind that row is confirmed meanwhile. Shorter than the server's deadlock_timeout, so that the relay gives way."`
+	MaxBytes    Bytes         `yaml:"max_bytes" default:"16MiB" doc:"Memory for the ids of rows that are published, or on their way, and not marked yet: 64 bytes each and the id. When it is full the relay stops reading. It also bounds how many rows are published past a halted record."`
 }
 
 // Relay holds budgets and limits.

@@ -46,6 +46,7 @@ func (c Config) problems() Problems {
 	v.checkpoint(c)
 	v.history(c)
 	v.retention(c)
+	v.markRows(c)
 	v.relay(c.Relay)
 	v.sizes(c)
 	if c.Admin.Listen != "" {

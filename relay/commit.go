@@ -20,7 +20,7 @@ const (
 	saveRetry = 250 * time.Millisecond
 )
 
-// commit turns the watermark into the durable mark, and the mark into the
+// commit turns what is published into the durable mark, and the mark into the
 // confirmed position: first saved, then confirmed. While it pauses between two
 // saves it hears no nudge: on a busy stream there is one for each transaction.
 func (s *session) commit(ctx context.Context) error {
@@ -64,7 +64,7 @@ func (s *session) commitOnce(ctx context.Context, saved *time.Time) (wait time.D
 	if s.saveError.Load() != nil {
 		pause = max(pause, saveRetry)
 	}
-	wm := s.tracker.Watermark()
+	wm := s.published()
 	due := time.Since(*saved)
 	switch {
 	case wm <= s.mark.LSN && due < saveAgain:
@@ -74,7 +74,7 @@ func (s *session) commitOnce(ctx context.Context, saved *time.Time) (wait time.D
 		return pause - due, nil
 	}
 	s.eventful.Store(false)
-	wm = s.tracker.Watermark()
+	wm = s.published()
 	err = s.save(ctx, s.nextMark(wm))
 	*saved = time.Now()
 	if err == nil {
@@ -132,7 +132,7 @@ func (s *session) save(ctx context.Context, m checkpoint.Mark) error {
 
 func (s *session) noteSaveError(err error) {
 	old := s.saveError.Load()
-	f := &saveFailure{since: time.Now(), err: err}
+	f := &failure{since: time.Now(), err: err}
 	if old != nil {
 		f.since = old.since
 	} else {

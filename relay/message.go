@@ -31,7 +31,7 @@ func (s *session) message(ctx context.Context, tx *transaction, m decoder.Logica
 	if err := s.messages.Route(tx.Tx, seq, m, rec); err != nil {
 		return s.unroutable(ctx, rec, err)
 	}
-	return s.publish(ctx, tx, rec)
+	return s.publish(ctx, tx, rec, nil)
 }
 
 // messagePrefix is that of the messages to ask for; "" for none.

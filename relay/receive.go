@@ -136,6 +136,9 @@ func (s *session) event(ctx context.Context, tx *transaction, ev *decoder.Event,
 		tx.open = false
 		s.received.Store(max(s.received.Load(), uint64(ev.Commit.EndLSN)))
 		s.r.transactions.Add(1)
+		if s.marks != nil {
+			s.marks.queue.Commit(ev.Commit.EndLSN) // before the watermark can get there
+		}
 		if at, done := s.tracker.Commit(ev.Commit.EndLSN); done {
 			s.ackedAtCommit(at)
 		}
@@ -153,6 +156,9 @@ func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, 
 	if !tx.open {
 		return fault.Stopped("report this with the server's version", "an insert came outside of a transaction after %s", s.receivedLSN())
 	}
+	if err := s.roomToMark(ctx); err != nil {
+		return err
+	}
 	seq := tx.seq
 	tx.seq++
 	s.r.rows.Add(1)
@@ -163,12 +169,16 @@ func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, 
 	case !routed:
 		return nil
 	}
-	return s.publish(ctx, tx, rec)
+	return s.publish(ctx, tx, rec, row.Relation)
 }
 
-// publish hands a record of the transaction to the sink.
-func (s *session) publish(ctx context.Context, tx *transaction, rec *sink.Record) error {
+// publish hands a record of the transaction to the sink. rel is the table of its row;
+// nil for one that has none.
+func (s *session) publish(ctx context.Context, tx *transaction, rec *sink.Record, rel *decoder.Relation) error {
 	s.tracker.Add(tx.number, 1)
+	if s.marks != nil && rel != nil {
+		s.marks.add(rel, rec.ID)
+	}
 	s.unsent = true
 	return s.sink.Publish(ctx, rec, sink.Ack{To: s, Tx: tx.number})
 }
@@ -223,6 +233,9 @@ func (s *session) finished(commitTimes ...int64) {
 	s.lastAck.Store(now.UnixNano())
 	s.eventful.Store(true)
 	s.wake()
+	if s.marks != nil {
+		s.marks.wake()
+	}
 	if s.r.deps.ObserveAck == nil {
 		return
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/marking"
 	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/route"
 	"github.com/cdc-relay/cdc-relay/sink"
@@ -52,6 +53,7 @@ type Config struct {
 	// History is the second slot, kept a window behind; off when its window is.
 	History   HistoryConfig
 	Retention Retention
+	Marking   marking.Settings // of published rows
 	// RuntimeParams are set on the replication connection beside the forced ones:
 	// logical_decoding_work_mem, wal_sender_timeout.
 	RuntimeParams map[string]string
@@ -89,6 +91,7 @@ type Relay struct {
 
 	transactions, rows, messages, ignoredMessages, bytes, reconnects, naps atomic.Uint64
 	deleted                                                                atomic.Uint64 // rows, by retention
+	marked                                                                 atomic.Uint64 // rows
 
 	mu        sync.Mutex // guards what follows
 	state     State

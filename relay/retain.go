@@ -146,11 +146,16 @@ func (s *session) openRetention(ctx context.Context) (*catalog.Session, error) {
 // sameServer refuses another server than that of the stream, or another run of it:
 // source.host may name several, and their positions cannot be compared.
 func (s *session) sameServer(server catalog.Server) error {
-	if server.InRecovery || !server.StartedAt.Equal(s.startedAt) {
+	if !s.streamsFrom(server) {
 		return errBlocked(fmt.Sprintf("the connection reached another server than the stream (in recovery: %t, started %s and %s), so that it is not known what of its rows is published, nor whose its slots are",
 			server.InRecovery, server.StartedAt.UTC().Format(time.RFC3339), s.startedAt.UTC().Format(time.RFC3339)))
 	}
 	return nil
+}
+
+// streamsFrom tells that this is the server, and the run of it, that the stream is from.
+func (s *session) streamsFrom(server catalog.Server) bool {
+	return !server.InRecovery && server.StartedAt.Equal(s.startedAt)
 }
 
 // retainTable deletes old rows of one table, in this order: the rows are read, and

@@ -39,6 +39,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 	s.r.attach(s)
 	defer s.r.detach(s)
+	defer s.endMarking(ctx)
 	s.r.setState(StateStreaming, "")
 	s.log.Info("streaming", zap.Stringer("lsn", s.plan.Start), zap.Stringer("mark", s.plan.Mark.LSN), zap.Uint64("epoch", s.plan.Mark.Epoch))
 
@@ -62,7 +63,7 @@ func (s *session) run(ctx context.Context) error {
 		}
 	}
 	endWatch := background(s.watch, s.keepHistory)
-	endCommits := background(s.commit, s.guard, s.retain)
+	endCommits := background(s.commit, s.guard, s.retain, s.markRows)
 	defer context.AfterFunc(sctx, func() { s.stream.Close() })() // wakes the reader
 	pctx, stopPublishing := context.WithCancel(sctx)
 	defer stopPublishing()
@@ -180,9 +181,11 @@ func (s *session) drain(ctx context.Context) error {
 	return nil
 }
 
-// finish saves and confirms the watermark, and ends the stream in order.
+// finish marks, saves and confirms what is acked, and ends the stream in order. What
+// cannot be marked is not confirmed.
 func (s *session) finish(ctx context.Context) error {
-	wm := s.tracker.Watermark()
+	unmarked := s.markRest(ctx)
+	wm := s.published()
 	if wm > s.mark.LSN {
 		if err := s.saveUntil(ctx, s.nextMark(wm)); err != nil {
 			return err
@@ -191,6 +194,9 @@ func (s *session) finish(ctx context.Context) error {
 	s.stream.Confirm(min(wm, lsnOr0(&s.durable)))
 	if err := s.stream.Finish(ctx); err != nil {
 		return err
+	}
+	if unmarked != nil {
+		return fmt.Errorf("stopped before published rows were marked: confirmed up to %s; what was published after it will be published again, and marked: %w", s.stream.Confirmed(), unmarked)
 	}
 	if _, open, _ := s.tracker.Oldest(); open > 0 || s.readHalt.Load() != nil {
 		return fmt.Errorf("stopped while halted: confirmed up to %s; what was published after it will be published again", s.stream.Confirmed())
@@ -233,7 +239,7 @@ func (s *session) abandon(ctx context.Context, cause error) error {
 	if err := s.sink.Abort(actx); err != nil {
 		s.log.Warn("requests are still in flight after the stream ended; their partitions wait for them", zap.Error(err))
 	}
-	if wm := s.tracker.Watermark(); wm > s.mark.LSN {
+	if wm := s.published(); wm > s.mark.LSN {
 		wctx, cancel := context.WithTimeout(ctx, lastSave)
 		defer cancel()
 		if err := s.save(wctx, s.nextMark(wm)); err != nil {
@@ -241,7 +247,7 @@ func (s *session) abandon(ctx context.Context, cause error) error {
 		}
 	}
 	// Both at once: what was durable is known of this run of the server alone.
-	s.r.known = preflight.Known{StartedAt: s.startedAt, Durable: min(s.tracker.Watermark(), lsnOr0(&s.durable))}
+	s.r.known = preflight.Known{StartedAt: s.startedAt, Durable: min(s.published(), lsnOr0(&s.durable))}
 	if errors.Is(cause, errShutdownTimeout) {
 		return fmt.Errorf("%w (%s): confirmed up to %s; what was published after it will be published again, and nothing is lost",
 			cause, s.r.cfg.ShutdownTimeout, s.stream.Confirmed())

@@ -32,7 +32,7 @@ const (
 // session is one connection to the server and all that lives as long: stream,
 // decoder, bindings of the router, tracker.
 //
-// Goroutines: receive runs in Run's goroutine; watch, keepHistory, commit, guard and retain are
+// Goroutines: receive runs in Run's goroutine; watch, keepHistory, commit, guard, retain and markRows are
 // started by stream and waited for there; the stream has its status writer.
 type session struct {
 	r       *Relay
@@ -62,11 +62,14 @@ type session struct {
 	nudge     chan struct{} // capacity 1: the watermark may have moved
 	notice    error         // set by the server's notices; receive's goroutine only
 	readHalt  atomic.Pointer[sink.Refusal]
-	saveError atomic.Pointer[saveFailure]
+	saveError atomic.Pointer[failure] // of the mark
+	markError atomic.Pointer[failure] // of marks
 	// checked is what watch found in order last, and at which position.
 	checked atomic.Pointer[checkedIdentities]
 
 	historyDue chan history.Step // what watch asks keepHistory to do; never closed
+
+	marks *marks // of rows; nil when none is marked
 
 	mark checkpoint.Mark // as saved last; commit's goroutine, later finish
 }
@@ -90,8 +93,8 @@ type checkedIdentities struct {
 	lsn pglogrepl.LSN
 }
 
-// saveFailure is since when, and why, the mark cannot be saved.
-type saveFailure struct {
+// failure is since when, and why, something that is tried again does not work.
+type failure struct {
 	since time.Time
 	err   error
 }
@@ -118,6 +121,7 @@ func (r *Relay) runSession(ctx context.Context) (streamed bool, err error) {
 func (r *Relay) connect(ctx context.Context) (*session, error) {
 	s := &session{r: r, log: r.log, sink: r.sink, router: r.router, messages: r.messageRouter, nudge: make(chan struct{}, 1), dec: decoder.New(),
 		historyDue: make(chan history.Step)}
+	s.marks = s.newMarks()
 	cfg, err := r.cfg.Connect()
 	if err != nil {
 		return nil, err

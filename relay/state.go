@@ -91,6 +91,7 @@ func (r *Relay) Status() Status {
 	if s != nil {
 		s.fill(&st)
 	}
+	st.Marking = r.markingStatus(s)
 	if st.ServerLSN > st.Confirmed && st.Confirmed != 0 {
 		st.LagBytes = int64(st.ServerLSN - st.Confirmed)
 	}
@@ -157,6 +158,9 @@ func (r *Relay) stalled(s *session, st *Status) string {
 	}
 	if f := s.saveError.Load(); f != nil && time.Since(f.since) > limit {
 		return fmt.Sprintf("nothing is confirmed, because the mark cannot be saved since %s: %v", f.since.UTC().Format(time.RFC3339), f.err)
+	}
+	if why := s.unmarked(limit); why != "" {
+		return why
 	}
 	if r.watchStale(st.WatchedAt) {
 		return "the server has not answered the watching session since " + st.WatchedAt.UTC().Format(time.RFC3339)

@@ -68,6 +68,8 @@ type Status struct {
 	History *HistoryStatus `json:"history,omitempty"` // nil when none is kept
 	// Retention is nil when rows are kept.
 	Retention *RetentionStatus `json:"retention,omitempty"`
+	// Marking is nil when no row is marked.
+	Marking *MarkingStatus `json:"marking,omitempty"`
 
 	Gaps  []checkpoint.Gap  `json:"gaps,omitempty"`
 	Halts []sink.Refusal    `json:"halts,omitempty"` // records that hold up their lane, or reading

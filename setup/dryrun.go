@@ -35,9 +35,16 @@ func dryRun(o Options) error {
 	line("-- wal_level = logical; and a restart), and a free entry in max_replication_slots")
 	line("-- and max_wal_senders.")
 	line("")
-	step("The relay's role. It needs nothing else to run: no SELECT.")
+	if len(o.Marking) == 0 {
+		step("The relay's role. It needs nothing else to run: no SELECT.")
+	} else {
+		step("The relay's role, and what it needs to mark published rows.")
+	}
 	line("-- CREATE ROLE %s LOGIN REPLICATION PASSWORD '...';", catalog.Ident(user))
 	line("-- GRANT CONNECT ON DATABASE %s TO %s;", catalog.Ident(database), catalog.Ident(user))
+	for _, m := range o.Marking {
+		line("-- %s;", m.GrantSQL(user))
+	}
 	line("-- On Amazon RDS, instead of REPLICATION: GRANT rds_replication TO %s;", catalog.Ident(user))
 	line("")
 	if o.CreateTable && slices.Contains(o.Tables, DefaultTable) {

@@ -53,6 +53,9 @@ type Options struct {
 	CreateTable bool
 	// ExistingSlot takes a slot that somebody made for this relay.
 	ExistingSlot bool
+	// Marking is how the relay marks published rows, for each of Tables; nil when it
+	// does not.
+	Marking []catalog.Marking
 	// Failover makes the slot with FAILOVER (17 and newer).
 	Failover bool
 	// History is the name of the history slot, made as a copy of Slot; "" for none.
@@ -101,6 +104,7 @@ type source interface {
 	Server(context.Context) (catalog.Server, error)
 	Slot(context.Context, string) (catalog.Slot, bool, error)
 	Publication(context.Context, string) (catalog.Publication, bool, error)
+	MarkedTable(context.Context, catalog.Marking) (catalog.MarkedTable, error)
 	MayFollowSlot(ctx context.Context, publication, slot string) (bool, error)
 	Table(ctx context.Context, schema, name string) (catalog.Table, bool, error)
 	RelationExists(context.Context, uint32) (bool, error)

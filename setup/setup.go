@@ -66,6 +66,9 @@ func (r *run) setup(ctx context.Context) error {
 		return err
 	}
 	r.noteMessages()
+	if err := r.noteMarking(ctx); err != nil {
+		return err
+	}
 	return r.createTopics(ctx)
 }
 

@@ -169,6 +169,23 @@ func (r *run) noteMessages() {
 	}
 }
 
+// noteMarking says what is in the way of marking published rows. It is no reason not
+// to set up: the relay says so again, and the rest works without.
+func (r *run) noteMarking(ctx context.Context) error {
+	for _, m := range r.Marking {
+		_, err := r.db.MarkedTable(ctx, m)
+		switch {
+		case err == nil:
+			r.say("note: published rows of %s get %q in column %q; where the relay runs as another role it needs: %s", m.Table, m.Value, m.Column, m.GrantSQL("cdc_relay"))
+		case fault.ClassOf(err) == fault.Stop:
+			r.say("warning: published rows cannot be marked: %v", err)
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
 // checkSlot verifies that the slot is one that the relay can read.
 func (r *run) checkSlot() error {
 	s := r.slot

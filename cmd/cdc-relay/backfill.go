@@ -164,9 +164,12 @@ func (a *app) rows(cfg config.Config, f backfillFlags, tables []route.Table, ope
 		return nil, nil
 	}
 	a.limitMemory(cfg)
+	p := progress.New(a.err)
 	rows, err := backfill.New(backfill.Config{
-		Connect: cfg.Source.Connect, ApplicationName: cfg.Source.ApplicationName, Tables: tables, Where: f.where, OrderBy: f.orderBy,
-		MaxRowBytes: int64(cfg.Relay.MaxRowBytes), OpenSink: open, Progress: &told{r: progress.New(a.err)},
+		Marking:      markSettings(cfg),
+		MarkingFails: func(err error) { p.Say("published rows were not marked; trying again: %v", err) },
+		Connect:      cfg.Source.Connect, ApplicationName: cfg.Source.ApplicationName, Tables: tables, Where: f.where, OrderBy: f.orderBy,
+		MaxRowBytes: int64(cfg.Relay.MaxRowBytes), OpenSink: open, Progress: &told{r: p},
 	})
 	if err != nil {
 		return nil, &usageError{err}

@@ -159,6 +159,10 @@ func (a *app) watchSignals(ctx context.Context, r runner, signals <-chan os.Sign
 // the in-flight budget.
 func (a *app) limitMemory(cfg config.Config) {
 	if a.getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(int64(cfg.Relay.MaxInFlight) + overhead)
+		limit := int64(cfg.Relay.MaxInFlight) + overhead
+		if cfg.Mark.Column != "" {
+			limit += int64(cfg.Mark.MaxBytes)
+		}
+		debug.SetMemoryLimit(limit)
 	}
 }

@@ -163,6 +163,9 @@ func (a *app) setupOptions(cfg config.Config) setup.Options {
 		Slot: cfg.Source.Slot, Publication: cfg.Source.Publication, Tables: tableNames(cfg),
 		Messages: cfg.Messages.Prefix, Failover: cfg.Source.Failover, Out: a.out,
 	}
+	if m := markSettings(cfg); m.On() {
+		so.Marking = m.Of(cfg.Tables())
+	}
 	if cfg.History.On() {
 		so.History = cfg.HistorySlot()
 	}

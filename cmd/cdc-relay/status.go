@@ -270,6 +270,12 @@ func (rep *statusReport) writeRelay(line func(name, format string, args ...any))
 			line("retention is held up", "%s", r.Blocked)
 		}
 	}
+	if m := s.Marking; m != nil {
+		line("marking", "%d published rows marked in column %s since the start, %d to go (%s)", m.Marked, m.Column, m.Held, size(m.HeldBytes))
+		if m.Failing != "" {
+			line("marking fails", "since %s, and nothing behind is confirmed: %s", m.Since.UTC().Format(time.DateTime+"Z"), m.Failing)
+		}
+	}
 	for _, h := range s.Halts {
 		line("halted", "%s, id %s, at %s, since %s: %s", sink.Place(h.Topic, h.Partition), known(h.ID), h.LSN, h.At.UTC().Format(time.DateTime+"Z"), h.Reason)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint/kafkastore"
 	"github.com/cdc-relay/cdc-relay/config"
 	"github.com/cdc-relay/cdc-relay/history"
+	"github.com/cdc-relay/cdc-relay/marking"
 	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/sink"
@@ -110,7 +111,7 @@ func relayConfig(cfg config.Config) relay.Config {
 		SaveInterval: cfg.Relay.SaveInterval, ShutdownTimeout: cfg.Relay.ShutdownTimeout, StandbyInterval: cfg.Relay.StandbyInterval,
 		ReconnectMin: cfg.Relay.ReconnectMin, ReconnectMax: cfg.Relay.ReconnectMax, StallTimeout: cfg.Relay.StallTimeout,
 		MaxRowBytes: int64(cfg.Relay.MaxRowBytes), MaxAheadTx: cfg.Relay.MaxAheadTx, MaxAheadWAL: int64(cfg.Relay.MaxAheadWAL),
-		RuntimeParams: params, Retention: retention(cfg),
+		RuntimeParams: params, Retention: retention(cfg), Marking: markSettings(cfg),
 	}
 	if h := cfg.History; h.On() {
 		rc.History = relay.HistoryConfig{Slot: cfg.HistorySlot(), Window: history.Window{
@@ -130,6 +131,12 @@ func retention(cfg config.Config) relay.Retention {
 		out.Partitions = &relay.Partitions{Interval: r.PartitionInterval, Ahead: r.PartitionAhead, Name: r.PartitionName}
 	}
 	return out
+}
+
+// markSettings say how published rows are marked.
+func markSettings(cfg config.Config) marking.Settings {
+	m := cfg.Mark
+	return marking.Settings{Column: m.Column, Value: m.Value, BatchRows: m.BatchRows, LockTimeout: m.LockTimeout, MaxBytes: int64(m.MaxBytes)}
 }
 
 func tableNames(cfg config.Config) []catalog.TableName {
@@ -154,6 +161,9 @@ func checkWant(cfg config.Config) check.Want {
 	if cfg.Retention.On() {
 		w.AgeColumns = cfg.AgeColumns()
 		w.DropPartitions, w.PartitionInterval = cfg.Retention.DropsPartitions(), cfg.Retention.PartitionInterval
+	}
+	if m := markSettings(cfg); m.On() {
+		w.Marking = m.Of(cfg.Tables())
 	}
 	if cfg.Checkpoint.Store == "kafka" {
 		w.MarkTopic = cfg.Checkpoint.Topic
