@@ -24,6 +24,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/decoder"
+	"github.com/cdc-relay/cdc-relay/marking"
 	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/route"
@@ -51,6 +52,7 @@ type world struct {
 	halted bool          // reading is
 
 	showSeq bool
+	marking bool // rows are marked, by the command mark
 }
 
 type heldRecord struct {
@@ -139,6 +141,9 @@ func (w *world) start(t *testing.T) {
 		tracker: checkpoint.NewTracker(w.confirmed), nudge: make(chan struct{}, 1), mark: w.store.mark,
 		plan: preflight.Plan{Start: w.confirmed, Mark: w.store.mark},
 	}
+	if w.marking {
+		w.s.marks = &marks{queue: marking.NewQueue(1 << 20), nudge: make(chan struct{}, 1)}
+	}
 	w.s.received.Store(uint64(w.confirmed))
 	w.s.durable.Store(uint64(w.store.mark.LSN))
 	w.s.checked.Store(&checkedIdentities{Identities: catalog.Identities{}})
@@ -213,6 +218,17 @@ func (w *world) step(t *testing.T, line string) error {
 			w.held = slices.Delete(w.held, i, i+1)
 			h.ack.To.Done([]sink.Acked{{Tx: h.ack.Tx, N: 1}})
 		}
+		return nil
+	case "marking":
+		w.marking = true
+		w.start(t)
+	case "mark": // what is acked
+		q := w.s.marks.queue
+		due := q.Due(w.s.tracker.Watermark(), w.s.tracker.Settled, 100)
+		for _, row := range due {
+			fmt.Fprintf(&w.out, "marked %s\n", row.ID)
+		}
+		q.Marked(len(due))
 		return nil
 	case "store":
 		w.store.fails = f[1] == "away"
