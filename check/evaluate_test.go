@@ -95,6 +95,40 @@ func wantMessages(w *Want, f *Facts) {
 	f.Topics["made"] = f.Topics["orders"]
 }
 
+func TestEvaluate_Marking(t *testing.T) {
+	orders := catalog.TableName{Schema: "public", Name: "outbox"}
+	for _, c := range []struct {
+		name string
+		edit func(w *Want, f *Facts)
+		want Status // "" : nothing is said
+		says string
+	}{
+		{"off", func(w *Want, _ *Facts) { w.Marking = nil }, "", ""},
+		{"on", func(*Want, *Facts) {}, Pass, `get "done" in column "status"`},
+		{"no index", func(_ *Want, f *Facts) { f.Marked[orders] = catalog.MarkedTable{} }, Warn, "CREATE INDEX CONCURRENTLY ON"},
+		{"no table", func(_ *Want, f *Facts) { f.Tables[orders] = nil }, "", ""},
+		{"no privilege", func(_ *Want, f *Facts) {
+			f.UnmarkedErr = map[catalog.TableName]error{orders: fault.Stopped("GRANT it", "role r may not")}
+		}, Fail, "GRANT it"},
+		{"updates are published", func(_ *Want, f *Facts) { f.Publication.Update = true }, Warn, "sent to the relay once more"},
+	} {
+		w, f := good()
+		w.Marking = []catalog.Marking{{Table: orders, ID: "id", Column: "status", Value: "done"}}
+		f.Marked = map[catalog.TableName]catalog.MarkedTable{orders: {Indexed: true}}
+		c.edit(&w, &f)
+		var got *Result
+		for _, r := range Evaluate(w, f) {
+			if r.Name == "mark public.outbox" && got == nil {
+				got = &r
+			}
+		}
+		switch {
+		case c.want == "" && got != nil, c.want != "" && (got == nil || got.Status != c.want || !strings.Contains(got.Detail+" "+got.Fix, c.says)):
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
+
 func TestEvaluate_NothingOfMessagesWithoutAPrefix(t *testing.T) {
 	for _, r := range Evaluate(good()) {
 		if strings.Contains(r.Name, "messages") {
