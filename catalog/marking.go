@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/cdc-relay/cdc-relay/fault"
 )
 
@@ -143,7 +145,9 @@ func (s *Session) BeginMarking(ctx context.Context, lockTimeout, statementTimeou
 // how many of them were not marked yet. A row that is gone is none. What is wrong is
 // explained as in Explain; IsLocked tells of an error that passes by itself.
 func (s *Session) MarkRows(ctx context.Context, t MarkedTable, ids []string) (int64, error) {
-	tag, err := s.conn.Exec(ctx, t.update, ids)
+	// The ids as a parameter: a server that logs the statement of a failure would log
+	// them all.
+	tag, err := s.conn.Exec(ctx, t.update, pgx.QueryExecModeExec, ids)
 	if err != nil {
 		return 0, t.explain(err)
 	}

@@ -40,10 +40,10 @@ var updateLog = []string{
 }
 
 // TestE2E_Mark marks published rows while writers go on, others hold locks on rows
-// and delete some, and the relay is killed. Whenever it is looked: what is marked is
-// in the topic, and what is confirmed is marked.
+// and delete some, Kafka freezes, and the relay is killed. Whenever it is looked: what
+// is marked is in the topic, and what is confirmed is marked.
 func TestE2E_Mark(t *testing.T) {
-	r := newRig(t, rigOptions{noTable: true})
+	r := newRig(t, rigOptions{noTable: true, proxy: true})
 	r.pg.Exec(t, append([]string{polledTable}, updateLog...)...)
 	r.relayYAML = markYAML
 	setup := r.setup(t)
@@ -51,14 +51,20 @@ func TestE2E_Mark(t *testing.T) {
 	stopLocks := startLocks(t, r.pg)
 	m := &marked{rig: r, t: t}
 	const kills = 10
-	for range kills {
+	for i := range kills {
 		relay := r.start(t)
 		relay.WaitReady(t, 30*time.Second)
 		for range 2 {
 			time.Sleep(time.Duration(100+rand.IntN(500)) * time.Millisecond) // the random moment
 			m.look()
 		}
+		if i%2 == 1 { // rows go on being read, and nothing is published
+			r.proxy.WithholdProduce(r.topic)
+			time.Sleep(600 * time.Millisecond)
+			m.look()
+		}
 		relay.Kill()
+		r.proxy.Release()
 		m.look()
 	}
 	w.Stop()
@@ -69,7 +75,7 @@ func TestE2E_Mark(t *testing.T) {
 	r.waitCaughtUp(t, 2*time.Minute)
 	m.look()
 	large := strings.Contains(relay.Metrics(t), "cdc_relay_unmarked_rows 0")
-	heldBack := m.columnGone(relay)
+	relay, heldBack := m.columnGone(relay)
 	rows, pending := m.number("SELECT count(*) FROM outbox"), m.number("SELECT count(*) FROM outbox WHERE status <> 'completed'")
 	missing := m.missing()
 	updates := m.number("SELECT count(*) FROM updated")
@@ -166,8 +172,8 @@ func (m *marked) look() {
 }
 
 // columnGone takes the column away: events go on, nothing is confirmed, and the relay
-// says why; then it heals by itself.
-func (m *marked) columnGone(relay *e2e.Relay) bool {
+// says why; a stop ends at once, and is not clean; then it heals by itself.
+func (m *marked) columnGone(relay *e2e.Relay) (_ *e2e.Relay, heldBack bool) {
 	m.t.Helper()
 	m.pg.Exec(m.t, "ALTER TABLE outbox RENAME status TO state", "INSERT INTO outbox (id, aggregateid) SELECT 'gone-' || n, 'k' FROM generate_series(1, 10) n")
 	before, _ := pglogrepl.ParseLSN(m.pg.Query(m.t, "SELECT pg_current_wal_insert_lsn()"))
@@ -181,14 +187,19 @@ func (m *marked) columnGone(relay *e2e.Relay) bool {
 	held := confirmed < before
 	_, check, _ := m.command(m.t, "check")
 	told := strings.Contains(check, "FAIL  mark public.outbox") && strings.Contains(relay.Metrics(m.t), "cdc_relay_marking_failing 1")
+	began := time.Now()
+	code := relay.Terminate(m.t, 30*time.Second)
+	unclean := code == 1 && time.Since(began) < 10*time.Second && strings.Contains(relay.Log(), "stopped before published rows were marked")
+	relay = m.start(m.t)
+	relay.WaitNotReady(m.t, 20*time.Second, `has no column \"status\"`)
 	m.pg.Exec(m.t, "ALTER TABLE outbox RENAME state TO status")
 	relay.WaitReady(m.t, 20*time.Second)
 	m.waitCaughtUp(m.t, 20*time.Second)
 	m.look()
-	if !held || !told {
-		m.t.Errorf("held back: %t, told: %t", held, told)
+	if !held || !told || !unclean {
+		m.t.Errorf("held back: %t, told: %t, stopped with code %d after %s", held, told, code, time.Since(began))
 	}
-	return held && told
+	return relay, held && told && unclean
 }
 
 // startLocks holds locks on rows that are not marked, for longer than the relay waits

@@ -373,3 +373,29 @@ func TestMigrations_AreAppliedOnce(t *testing.T) {
 	e.o.CreateTable = true
 	e.stops(e.setup(), 0, "dropped since", "--dry-run")
 }
+
+func TestSetup_DryRunGrantsWhatMarkingNeeds(t *testing.T) {
+	var out strings.Builder
+	events := catalog.TableName{Schema: "shop", Name: "events"}
+	o := Options{Slot: "s", Publication: "p", Tables: []catalog.TableName{events}, DryRun: true, Out: &out,
+		Marking: []catalog.Marking{{Table: events, ID: "id", Column: "status", Value: "done"}}}
+	if err := Setup(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if want := `-- GRANT SELECT ("id", "status"), UPDATE ("status") ON "shop"."events" TO "cdc_relay";`; !strings.Contains(out.String(), want) || strings.Contains(out.String(), "no SELECT") {
+		t.Errorf("no %s in:\n%s", want, out.String())
+	}
+}
+
+func TestSetup_TellsWhetherRowsCanBeMarked(t *testing.T) {
+	for value, want := range map[string]string{"1": `note: published rows of public.outbox get "1" in column "n"`, "done": "warning: published rows cannot be marked: "} {
+		e := newEnv(t, outbox, "ALTER TABLE outbox ADD n int")
+		e.o.Marking = []catalog.Marking{{Table: DefaultTable, ID: "id", Column: "n", Value: value}}
+		if err := Setup(t.Context(), e.o); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(e.out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, e.out.String())
+		}
+	}
+}
