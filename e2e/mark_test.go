@@ -50,7 +50,7 @@ func TestE2E_Mark(t *testing.T) {
 	w := startBusyWriters(t, r.pg, 2)
 	stopLocks := startLocks(t, r.pg)
 	m := &marked{rig: r, t: t}
-	const kills = 10
+	const kills = 8
 	for i := range kills {
 		relay := r.start(t)
 		relay.WaitReady(t, 30*time.Second)
