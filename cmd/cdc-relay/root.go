@@ -50,7 +50,7 @@ nothing is lost; after a crash some events come twice, each with the same id.
 		"configuration file (default $CDC_RELAY_CONFIG, else "+defaultFile+" when it exists, else the environment alone)")
 	root.PersistentFlags().StringArrayVar(&o.set, "set", nil, "set a key of the configuration, as log.level=debug or 'outbox[0].topic=orders'; may be repeated")
 	root.AddCommand(a.setupCommand(o), a.adoptCommand(o), a.checkCommand(o), a.runCommand(o), a.statusCommand(o),
-		a.backfillCommand(o), a.replayCommand(o), a.verifyCommand(o),
+		a.backfillCommand(o), a.recoverCommand(o), a.replayCommand(o), a.verifyCommand(o),
 		a.configCommand(o), a.versionCommand())
 	tellExitCodes(root)
 	return root
