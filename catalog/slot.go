@@ -65,7 +65,7 @@ func (s *Session) Slot(ctx context.Context, name string) (Slot, bool, error) {
 		conflicting = "coalesce(conflicting, false)"
 	}
 	if s.version >= 170000 {
-		failover = "failover, synced, coalesce(invalidation_reason, '')"
+		failover = "failover, synced AND pg_is_in_recovery(), coalesce(invalidation_reason, '')" // synced stays after a promotion
 	}
 	query := `SELECT slot_name::text, coalesce(plugin::text, ''), slot_type, coalesce(database::text, ''),
 		active, coalesce(active_pid, 0), temporary, coalesce(wal_status, ''),

@@ -41,11 +41,12 @@ func (r *report) retention(w Want, f Facts) {
 			fail("name a column that is timestamptz, timestamp, date, bigint or integer", "column %q of table %s is %s, which tells no time", c.Name, table, c.TypeName)
 		}
 	}
-	switch n := len(checkpoint.Uncovered(f.Mark.Gaps, f.Covered)); {
+	gaps := checkpoint.OfRows(f.Mark.Gaps)
+	switch n := len(checkpoint.Uncovered(gaps, f.Covered)); {
 	case n > 0:
 		fail("publish what they may hold by cdc-relay backfill, which closes them", "%d gap(s) are open: rows that may never have been published are not told from the others, so nothing is deleted", n)
-	case len(f.Mark.Gaps) > 0 && !bad:
-		r.add(name, Warn, "restart the relay when it suits", "%d gap(s) are covered by a backfill and close at the relay's next start; until then nothing is deleted", len(f.Mark.Gaps))
+	case len(gaps) > 0 && !bad:
+		r.add(name, Warn, "restart the relay when it suits", "%d gap(s) are covered by a backfill and close at the relay's next start; until then nothing is deleted", len(gaps))
 		return
 	}
 	if w.DropPartitions {

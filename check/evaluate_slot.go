@@ -47,7 +47,7 @@ func (r *report) noSlot(w Want, f Facts) {
 	name := w.Preflight.Slot
 	unread := f.StoreErr != nil || w.MarkTopic != "" && f.BrokersErr != nil
 	switch err := f.Begin(w); {
-	case f.HasMark && err != nil:
+	case (f.HasMark || len(f.Elsewhere) > 0) && err != nil:
 		r.fails("slot", err, "")
 	case unread:
 		r.add("slot", Fail, "let the mark be read first: cdc-relay setup makes a slot only where there is none", "%q does not exist", name)
@@ -65,7 +65,7 @@ func (r *report) walStatus(f Facts) {
 	fix := "get the relay and Kafka going, or raise max_slot_wal_keep_size before the slot is lost"
 	switch {
 	case s.Lost():
-		r.fails("slot wal_status", preflight.Lost(s.Name, s, f.Server.VersionNum, f.Mark.LSN, f.Server.CurrentLSN), "")
+		r.fails("slot wal_status", preflight.Lost(s.Name, s, f.Mark.LSN, f.Server.CurrentLSN), "")
 	case s.WALStatus == "unreserved":
 		r.add("slot wal_status", Fail, fix, "unreserved: the slot will be lost at the next checkpoint%s", retained)
 	case s.WALStatus == "extended":
@@ -88,6 +88,9 @@ func (r *report) mark(w Want, f Facts) {
 	switch {
 	case !f.HasMark && w.MarkTopic != "" && f.Topics[w.MarkTopic].Missing && f.HasSlot:
 		r.add("mark", Fail, "correct checkpoint.topic; for a slot that nobody used yet, cdc-relay setup --existing-slot; else cdc-relay adopt", "topic %s with the marks does not exist", w.MarkTopic)
+		return
+	case !f.HasMark && !f.HasSlot && len(f.Elsewhere) > 0:
+		r.skip("mark", "there is none of this cluster, see the slot")
 		return
 	case !f.HasMark && !f.HasSlot:
 		r.add("mark", Fail, runSetup, "there is none for slot %q", w.Preflight.Slot)
@@ -148,7 +151,7 @@ func (f Facts) plan(w Want) (preflight.Plan, error) {
 	want.AllowSynchronous = true
 	return preflight.Decide(want, preflight.Facts{
 		Server: f.Server, SystemID: f.Server.SystemID, Timeline: f.Server.Timeline,
-		Slot: f.Slot, HasSlot: f.HasSlot, Mark: f.Mark, HasMark: f.HasMark,
+		Slot: f.Slot, HasSlot: f.HasSlot, Mark: f.Mark, HasMark: f.HasMark, Elsewhere: f.Elsewhere,
 		Publication: f.Publication, HasPublication: f.HasPublication, Identities: f.Identities, Gone: f.Gone, Now: f.Now,
 	}, preflight.Known{})
 }

@@ -305,7 +305,7 @@ func TestEvaluate_FindsEachDefect(t *testing.T) {
 		"topics of the rows": {func(w *Want, _ *Facts) { w.Tables[0].Topic = "x.{type}" }, "topics", Warn, "kafka.topics.names"},
 
 		"no slot":      {func(_ *Want, f *Facts) { f.HasSlot, f.HasMark = false, false }, "slot", Fail, "run cdc-relay setup"},
-		"slot dropped": {func(_ *Want, f *Facts) { f.HasSlot = false }, "slot", Fail, "create it again (SELECT"},
+		"slot dropped": {func(_ *Want, f *Facts) { f.HasSlot = false }, "slot", Fail, "cdc-relay recover"},
 		"no slot, mark unread": {func(_ *Want, f *Facts) {
 			f.HasSlot, f.HasMark, f.StoreErr = false, false, errors.New("no")
 		}, "slot", Fail, "let the mark be read first"},

@@ -127,6 +127,9 @@ type Facts struct {
 	StoreErr error
 	Mark     checkpoint.Mark
 	HasMark  bool
+	// Elsewhere are marks of slots of this name on other clusters; read where this one
+	// has none.
+	Elsewhere []checkpoint.Mark
 	// Covered are gaps of the mark that a backfill has published since.
 	Covered []checkpoint.Gap
 
@@ -308,6 +311,11 @@ func (f *Facts) store(ctx context.Context, w Want, src Sources) error {
 			return err
 		}
 		f.Covered = covered.Gaps
+	}
+	if !f.HasMark || f.Mark.Withdrawn() {
+		if f.Elsewhere, err = st.Others(ctx, f.Server.SystemID, w.Preflight.Slot); err != nil {
+			return err
+		}
 	}
 	return f.gone(ctx, w, src)
 }

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Before tells that m is below o in (epoch, LSN).
@@ -12,6 +13,13 @@ func (m Mark) Before(o Mark) bool {
 	}
 	return m.LSN < o.LSN
 }
+
+// Withdrawn tells that m is neither a position nor an intent: setup took its intent
+// back, and it is as if there were no mark.
+func (m Mark) Withdrawn() bool { return m.LSN == 0 && !m.Intent }
+
+// Recovering tells that a recovery of the slot was begun and has not ended.
+func (m Mark) Recovering() bool { return m.Intent && m.Backfill != nil && m.Backfill.Replaces != nil }
 
 // Key names m's slot on its cluster, in every store. A system id is decimal, so
 // that the first slash ends it.
@@ -43,6 +51,19 @@ func (g Guard) Raise(m Mark) {
 	}
 }
 
+// OtherClusters returns, of marks by their keys, those of the slot on clusters other
+// than systemID that were not withdrawn, by system id. It is for the use of stores.
+func OtherClusters(marks map[string]Mark, systemID, slot string) []Mark {
+	var others []Mark
+	for _, m := range marks {
+		if m.Slot == slot && m.SystemID != systemID && !m.Withdrawn() {
+			others = append(others, m)
+		}
+	}
+	slices.SortFunc(others, func(a, b Mark) int { return strings.Compare(a.SystemID, b.SystemID) })
+	return others
+}
+
 // CoverKey is the name under which the gaps of a slot that a backfill has covered
 // are kept, beside its mark. They are a Mark of their own, since the mark belongs
 // to the relay that runs: that one closes them at its next start. No slot can
@@ -52,6 +73,42 @@ func CoverKey(slot string) string { return slot + "/backfill" }
 // Same tells that two are one gap, found once.
 func (g Gap) Same(o Gap) bool {
 	return g.From == o.From && g.To == o.To && g.Table == o.Table && g.Reason == o.Reason && g.Found.Equal(o.Found)
+}
+
+// OfRows returns the gaps that may hold rows of a table.
+func OfRows(gaps []Gap) []Gap {
+	var rows []Gap
+	for _, g := range gaps {
+		if g.Table != LogicalMessages {
+			rows = append(rows, g)
+		}
+	}
+	return rows
+}
+
+// Remaining returns what a backfill leaves of gaps when it has covered some of them.
+// It covers rows: of a gap of everything, the logical messages remain where they
+// are published, unless they are among those covered.
+func Remaining(gaps, covered []Gap, messages bool) []Gap {
+	var open []Gap
+	for _, g := range gaps {
+		if slices.ContainsFunc(covered, g.Same) {
+			if g = g.OfMessages(); !messages || slices.ContainsFunc(covered, g.Same) || slices.ContainsFunc(open, g.Same) {
+				continue
+			}
+		}
+		open = append(open, g)
+	}
+	return open
+}
+
+// OfMessages is what is left of a gap when all its rows are published; of one of a
+// single table the gap itself.
+func (g Gap) OfMessages() Gap {
+	if g.Table == "" {
+		g.Table = LogicalMessages
+	}
+	return g
 }
 
 // Uncovered returns the gaps that are not among those covered.

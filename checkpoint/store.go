@@ -55,16 +55,28 @@ type Backfill struct {
 	// LSN is where its slot begins; zero as long as none was seen to be made.
 	LSN   pglogrepl.LSN `json:"lsn,omitempty"`
 	Where string        `json:"where,omitempty"` // its predicate; "" means every row
+	// Replaces is the mark from before a recovery, which must be known until that
+	// has ended; nil for a backfill of a slot that had none. It may be of another
+	// cluster.
+	Replaces *Mark `json:"replaces,omitempty"`
+	// Old is where the slot stood that a recovery drops; zero when there was none.
+	Old pglogrepl.LSN `json:"old,omitempty"`
+	// Kept tells that a recovery goes on with the slot that is there, at LSN.
+	Kept bool `json:"kept,omitempty"`
 }
 
 // Gap is a range of WAL, or of rows, that may never have been published.
 type Gap struct {
 	From   pglogrepl.LSN `json:"from"` // zero: since ever
 	To     pglogrepl.LSN `json:"to"`
-	Table  string        `json:"table,omitempty"` // "" means every outbox table
+	Table  string        `json:"table,omitempty"` // "" means every outbox table, and the logical messages
 	Reason string        `json:"reason"`
 	Found  time.Time     `json:"found"`
 }
+
+// LogicalMessages stands in a gap for the table: logical messages alone are
+// missing, which are in no table. No table has such a name.
+const LogicalMessages = "logical messages"
 
 // Store keeps marks. One goroutine calls it at a time.
 type Store interface {
@@ -72,6 +84,9 @@ type Store interface {
 	// when there is none. systemID and slot are the key: a slot of the same name
 	// on another cluster has another mark.
 	Load(ctx context.Context, systemID, slot string) (Mark, bool, error)
+	// Others returns what Load would of a slot of that name on every other cluster, by
+	// system id, without marks that were withdrawn.
+	Others(ctx context.Context, systemID, slot string) ([]Mark, error)
 	// Save returns when m is durable. It refuses, with ErrStale, a mark whose
 	// (epoch, LSN) is below the highest that this store saved or loaded for the
 	// key; saving the same again is allowed.

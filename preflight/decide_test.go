@@ -49,7 +49,7 @@ var refusals = []refusal{
 	{"mark of another cluster", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Mark.SystemID = "6999" }, []string{"7001", "6999", mark}},
 
 	{"physical slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Type = "physical" }, []string{"physical", confirmed, mark, "source.slot"}},
-	{"other plugin", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Plugin = "wal2json" }, []string{`"wal2json"`, confirmed, mark, "adopt --lsn"}},
+	{"other plugin", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Plugin = "wal2json" }, []string{`"wal2json"`, confirmed, mark, "cdc-relay recover"}},
 	{"other plugin, no mark", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		f.Slot.Plugin = "wal2json"
 		f.HasMark, f.Mark = false, checkpoint.Mark{}
@@ -73,6 +73,10 @@ var refusals = []refusal{
 		f.Mark = checkpoint.Mark{SystemID: "7001", Slot: "relay", Epoch: 4, Timeline: 1, Intent: true,
 			Backfill: &checkpoint.Backfill{Begun: postmasterStart, LSN: atConfirmed}}
 	}, []string{"backfill", "starts over"}},
+	{"recovery not finished", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
+		f.Mark = checkpoint.Mark{SystemID: "7001", Slot: "relay", Epoch: 4, Timeline: 1, Intent: true,
+			Backfill: &checkpoint.Backfill{Begun: postmasterStart, LSN: atConfirmed, Replaces: &checkpoint.Mark{LSN: atMark}}}
+	}, []string{"recovery", "2026-01-02 03:04:05Z", mark, "cdc-relay recover again", "--give-up"}},
 	{"slot lost", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.WALStatus = "lost" }, []string{"lost", "max_slot_wal_keep_size", mark, end, "still in the table"}},
 	{"slot invalidated", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.InvalidationReason = "idle_timeout" }, []string{"idle_timeout", mark, end}},
 	{"slot conflicting", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Conflicting = true }, []string{"lost", mark, end}},
@@ -81,23 +85,30 @@ var refusals = []refusal{
 		f.HasSlot, f.HasMark = false, false
 		f.Slot, f.Mark = catalog.Slot{}, checkpoint.Mark{}
 	}, []string{`"relay"`, "run cdc-relay setup"}},
-	{"mark without slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.HasSlot, f.Slot = false, catalog.Slot{} }, []string{mark, end, "adopt --lsn"}},
-	{"slot without mark", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.HasMark, f.Mark = false, checkpoint.Mark{} }, []string{confirmed, "7001", "adopt --lsn 0/A0", "setup --existing-slot"}},
+	{"mark without slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.HasSlot, f.Slot = false, catalog.Slot{} }, []string{mark, end, "cdc-relay recover"}},
+	{"slot without mark", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.HasMark, f.Mark = false, checkpoint.Mark{} }, []string{confirmed, "7001", "adopt --lsn 0/A0", "setup --existing-slot", "cdc-relay recover"}},
+	{"neither, and a mark of another cluster", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
+		f.HasSlot, f.Slot = false, catalog.Slot{}
+		f.HasMark, f.Mark, f.Elsewhere = false, checkpoint.Mark{}, elsewhere()
+	}, []string{"7001", "6999", "0/77", "pg_upgrade", "cdc-relay recover", "cdc-relay setup"}},
+	{"slot, and a mark of another cluster", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
+		f.HasMark, f.Mark, f.Elsewhere = false, checkpoint.Mark{}, elsewhere()
+	}, []string{"7001", "6999", "0/77", confirmed, "pg_upgrade", "cdc-relay recover", "adopt --lsn 0/A0", "setup --existing-slot"}},
 	{"intent without slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		f.HasSlot, f.Slot = false, catalog.Slot{}
 		f.Mark.Intent, f.Mark.LSN = true, 0
 	}, []string{"not finished", "run cdc-relay setup again"}},
 	{"intent with slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Mark.Intent, f.Mark.LSN = true, 0 }, []string{"not finished", "run cdc-relay setup again"}},
 
-	{"slot ahead of its mark", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Confirmed = 0xB8 }, []string{mark, "0/B8", "adopt --lsn 0/B8", "records the gap"}},
-	{"slot beyond the end of WAL", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Confirmed = 0x1000_00000000 }, []string{mark, "1000/0", end, "drop it", "adopt --lsn"}},
+	{"slot ahead of its mark", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Confirmed = 0xB8 }, []string{mark, "0/B8", "adopt --lsn 0/B8", "records the gap", "cdc-relay recover"}},
+	{"slot beyond the end of WAL", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Slot.Confirmed = 0x1000_00000000 }, []string{mark, "1000/0", end, "cdc-relay recover"}},
 	{"slot ahead of its mark, failover", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		*f = onNewTimeline(true)
 		f.Slot.Confirmed, f.Server.CurrentLSN = 0xB8, 0xBF
 	}, []string{mark, "0/B8"}},
-	{"mark ahead of the server", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Server.CurrentLSN = 0xA8 }, []string{mark, "0/A8", "restored", "adopt --lsn 0/A0"}},
-	{"older timeline", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Mark.Timeline = 2 }, []string{"timeline 1", "timeline 2", mark, "adopt --lsn 0/A0"}},
-	{"new timeline, no failover slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { *f = onNewTimeline(false) }, []string{"timeline 2", "timeline 1", mark, confirmed, "adopt --lsn 0/A0"}},
+	{"mark ahead of the server", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Server.CurrentLSN = 0xA8 }, []string{mark, "0/A8", "restored", "cdc-relay recover", "adopt --lsn 0/A0"}},
+	{"older timeline", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { f.Mark.Timeline = 2 }, []string{"timeline 1", "timeline 2", mark, "wrong server", "cdc-relay recover"}},
+	{"new timeline, no failover slot", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) { *f = onNewTimeline(false) }, []string{"timeline 2", "timeline 1", mark, confirmed, "adopt --lsn 0/A0", "cdc-relay recover"}},
 
 	{"no publication", fault.Stop, func(_ *preflight.Want, f *preflight.Facts) {
 		f.HasPublication, f.Publication = false, catalog.Publication{}
@@ -364,5 +375,46 @@ func TestDecide_AllowsWhatIsWanted(t *testing.T) {
 				t.Errorf("plan %+v", p)
 			}
 		})
+	}
+}
+
+func elsewhere() []checkpoint.Mark {
+	return []checkpoint.Mark{{SystemID: "6999", Slot: "relay", Epoch: 1, Timeline: 1, LSN: 0x77, SavedAt: postmasterStart}}
+}
+
+func TestDisagrees_TellsTheTrouble(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*preflight.Facts)
+		want   preflight.Trouble
+	}{
+		"dropped":           {func(f *preflight.Facts) { f.HasSlot, f.Slot = false, catalog.Slot{} }, preflight.Gone},
+		"lost":              {func(f *preflight.Facts) { f.Slot.WALStatus = "lost" }, preflight.Invalid},
+		"beyond the end":    {func(f *preflight.Facts) { f.Slot.Confirmed = 0x1000_00000000 }, preflight.Beyond},
+		"ahead":             {func(f *preflight.Facts) { f.Slot.Confirmed = 0xB8 }, preflight.Ahead},
+		"the server's end":  {func(f *preflight.Facts) { f.Server.CurrentLSN = 0xA8 }, preflight.WentBack},
+		"old primary":       {func(f *preflight.Facts) { f.Mark.Timeline = 2 }, preflight.OlderTimeline},
+		"promoted":          {func(f *preflight.Facts) { *f = onNewTimeline(false) }, preflight.NewerTimeline},
+		"upgraded, no slot": {func(f *preflight.Facts) { f.HasSlot, f.HasMark, f.Elsewhere = false, false, elsewhere() }, preflight.OtherCluster},
+		"upgraded":          {func(f *preflight.Facts) { f.HasMark, f.Elsewhere = false, elsewhere() }, preflight.OtherCluster},
+		"a mark of its own": {func(f *preflight.Facts) { f.HasSlot, f.Elsewhere = false, elsewhere() }, preflight.Gone},
+		"marks lost":        {func(f *preflight.Facts) { f.HasMark = false }, preflight.Unmarked},
+	} {
+		f := healthy()
+		c.change(&f)
+		err := preflight.Disagrees(wanted(), f)
+		var d *preflight.Disagreement
+		if !errors.As(err, &d) || d.Trouble != c.want {
+			t.Errorf("%s: %v, want trouble %d", name, err, c.want)
+		}
+	}
+	for _, failover := range []bool{false, true} {
+		f := healthy()
+		if failover {
+			f = onNewTimeline(true)
+		}
+		f.HasPublication, f.Elsewhere = false, elsewhere() // not its business
+		if err := preflight.Disagrees(wanted(), f); err != nil {
+			t.Errorf("failover=%t: slot and mark agree: %v", failover, err)
+		}
 	}
 }

@@ -37,6 +37,9 @@ type Facts struct {
 	HasSlot  bool
 	Mark     checkpoint.Mark
 	HasMark  bool
+	// Elsewhere are the marks of slots of this name on other clusters; they matter
+	// where this one has none.
+	Elsewhere []checkpoint.Mark
 	// Covered are gaps whose rows a backfill has published since.
 	Covered        []checkpoint.Gap
 	Publication    catalog.Publication
@@ -72,9 +75,7 @@ type Plan struct {
 // Decide returns the plan, or why the slot must not be streamed: a *fault.Error
 // of class Stop, or Retry where time may heal it.
 func Decide(w Want, f Facts, k Known) (Plan, error) {
-	if f.Mark.LSN == 0 && !f.Mark.Intent {
-		f.HasMark = false // setup took its intent back
-	}
+	f.HasMark = f.HasMark && !f.Mark.Withdrawn()
 	checks := []func(Want, Facts) error{
 		checkServer, checkSameServer, checkBackfill, checkSlot, checkSlotAndMark, checkPositions, checkPublication,
 	}
@@ -129,18 +130,21 @@ func checkSameServer(_ Want, f Facts) error {
 }
 
 func checkSlotAndMark(w Want, f Facts) error {
+	if err := checkElsewhere(w, f); err != nil {
+		return err
+	}
 	switch {
 	case !f.HasSlot && f.HasMark && f.Mark.Intent:
 		return fault.Stopped("run cdc-relay setup again; it finishes what it began", "setup of slot %q was begun and not finished", w.Slot)
 	case !f.HasSlot && f.HasMark:
-		return fault.Stopped("find out who dropped it; then "+Anew(w.Slot, f.Server.VersionNum, false),
+		return disagree(Gone, "find out who dropped it; then "+Recover,
 			"slot %q does not exist, but it was published up to %s: events committed from %s to %s may be lost to the stream",
 			w.Slot, f.Mark.LSN, f.Mark.LSN, f.Server.CurrentLSN)
 	case !f.HasSlot:
 		return fault.Stopped("run cdc-relay setup", "slot %q does not exist, and no mark of it", w.Slot)
 	case !f.HasMark:
-		return fault.Stopped(
-			fmt.Sprintf("for a slot that was made by hand for this relay and never used, run cdc-relay setup --existing-slot; if the events before it were published, or nobody misses them, cdc-relay adopt --lsn %s", f.Slot.Confirmed),
+		return disagree(Unmarked,
+			fmt.Sprintf("for a slot that was made by hand for this relay and never used, run cdc-relay setup --existing-slot; if the events before it were published, or nobody misses them, cdc-relay adopt --lsn %s; where that is not known, %s", f.Slot.Confirmed, recoverKept),
 			"slot %q exists (confirmed up to %s) on the cluster with the system identifier %s, but there is no mark of what was published from it: events before %s may never have been published",
 			w.Slot, f.Slot.Confirmed, f.SystemID, f.Slot.Confirmed)
 	case f.Mark.Intent:
@@ -160,6 +164,9 @@ func checkBackfill(w Want, f Facts) error {
 
 // Backfilling is the error for a slot whose backfill has not ended.
 func Backfilling(slot string, b checkpoint.Backfill) error {
+	if b.Replaces != nil {
+		return Recovering(slot, b)
+	}
 	from := "its slot"
 	if b.LSN != 0 {
 		from = b.LSN.String()
@@ -185,20 +192,20 @@ func checkSlot(w Want, f Facts) error {
 	case s.Type != "logical":
 		return fault.Stopped("choose another source.slot", "slot %q is a %s slot; the relay needs a logical one; %s", w.Slot, s.Type, inDoubt)
 	case s.Plugin != "pgoutput":
-		return fault.Stopped("choose another source.slot, or drop this one and "+Anew(w.Slot, f.Server.VersionNum, false),
+		return fault.Stopped("choose another source.slot, or drop this one and "+anew(f),
 			"slot %q has the plugin %q instead of pgoutput; %s", w.Slot, s.Plugin, inDoubt)
 	case s.Database != f.Server.Database:
 		return fault.Stopped("connect to that database, or choose another source.slot",
 			"slot %q belongs to the database %q, the connection to %q; %s", w.Slot, s.Database, f.Server.Database, inDoubt)
 	case s.TwoPhase:
-		return fault.Stopped("drop it and "+Anew(w.Slot, f.Server.VersionNum, s.Failover),
+		return fault.Stopped("drop it and "+anew(f),
 			"slot %q has two_phase on: it would deliver transactions that are prepared and not committed; %s", w.Slot, inDoubt)
 	case s.Temporary:
 		return fault.Stopped("choose another source.slot", "slot %q is temporary and ends with its session; %s", w.Slot, inDoubt)
 	case s.Synced:
 		return &fault.Error{Class: fault.Retry, What: fmt.Sprintf("slot %q is kept in step from a primary and cannot be used before this server is promoted", w.Slot)}
 	case s.Lost():
-		return Lost(w.Slot, s, f.Server.VersionNum, published, f.Server.CurrentLSN)
+		return Lost(w.Slot, s, published, f.Server.CurrentLSN)
 	case s.Confirmed == 0:
 		return &fault.Error{Class: fault.Retry, What: fmt.Sprintf("slot %q has no confirmed position yet: it is still being created", w.Slot)}
 	}
@@ -206,7 +213,7 @@ func checkSlot(w Want, f Facts) error {
 }
 
 // Lost is the error for a slot whose WAL the server has given up.
-func Lost(slot string, s catalog.Slot, version int, from, to pglogrepl.LSN) error {
+func Lost(slot string, s catalog.Slot, from, to pglogrepl.LSN) error {
 	why := s.InvalidationReason
 	switch why {
 	case "", "wal_removed":
@@ -214,7 +221,7 @@ func Lost(slot string, s catalog.Slot, version int, from, to pglogrepl.LSN) erro
 	case "idle_timeout":
 		why = "idle_timeout; see idle_replication_slot_timeout"
 	}
-	return fault.Stopped("the rows are still in the table unless they were deleted: drop the slot and "+Anew(slot, version, s.Failover),
+	return disagree(Invalid, "the rows are still in the table unless they were deleted: "+Recover,
 		"slot %q is lost (%s): events committed from %s to %s may not have been published and cannot be streamed any more",
 		slot, why, from, to)
 }
@@ -225,35 +232,27 @@ func checkPositions(w Want, f Facts) error {
 	mark, slot, now := f.Mark, f.Slot, f.Server.CurrentLSN
 	switch {
 	case f.Timeline < mark.Timeline:
-		return fault.Stopped(adoptHint(slot.Confirmed),
+		return disagree(OlderTimeline, "connect to the primary if this is the wrong server; where the older state is what is wanted, "+Recover,
 			"the server is on timeline %d, but slot %q was published up to %s on timeline %d: this is an older state of the database, and events up to %s may have been published that it does not have",
 			f.Timeline, w.Slot, mark.LSN, mark.Timeline, mark.LSN)
 	case slot.Confirmed > now:
-		return fault.Stopped(
-			"a slot cannot be moved back: drop it and "+Anew(w.Slot, f.Server.VersionNum, slot.Failover),
+		return disagree(Beyond, "a slot cannot be moved back: "+Recover,
 			"slot %q is confirmed up to %s, beyond the end of the server's WAL (%s), and was published up to %s: it would skip every event up to there, and events from %s on may never have been published",
 			w.Slot, slot.Confirmed, now, mark.LSN, mark.LSN)
 	case slot.Confirmed > mark.LSN:
-		return fault.Stopped(adoptHint(slot.Confirmed),
+		return disagree(Ahead, adoptHint(slot.Confirmed),
 			"slot %q is confirmed up to %s, ahead of the mark %s: someone else advanced it or made it anew, and events between %s and %s may never have been published",
 			w.Slot, slot.Confirmed, mark.LSN, mark.LSN, slot.Confirmed)
 	case mark.LSN > now && f.Timeline == mark.Timeline:
-		return fault.Stopped(adoptHint(slot.Confirmed),
+		return disagree(WentBack, adoptHint(slot.Confirmed),
 			"slot %q was published up to %s, but the server's WAL ends at %s on the same timeline %d: the server went back (restored from a backup?), and events from %s to %s were published that it does not have",
 			w.Slot, mark.LSN, now, f.Timeline, now, mark.LSN)
 	case f.Timeline > mark.Timeline && !slot.Failover:
-		return fault.Stopped(adoptHint(slot.Confirmed),
+		return disagree(NewerTimeline, "when you know why, "+Recover+fmt.Sprintf("; only if somebody made the slot here after the promotion, and rows are deleted soon after they were written, cdc-relay adopt --lsn %s and then cdc-relay backfill", slot.Confirmed),
 			"the server is on timeline %d, but slot %q was published up to %s on timeline %d, and it is not a failover slot: after a promotion its position (%s) cannot be trusted, and events between the two may be missing or may come twice",
 			f.Timeline, w.Slot, mark.LSN, mark.Timeline, slot.Confirmed)
 	}
 	return nil
-}
-
-// Anew says how a slot that is gone is replaced where its mark is kept: setup
-// makes none beside a mark, since only adopt records the gap.
-func Anew(slot string, version int, failover bool) string {
-	return fmt.Sprintf("create it again (%s), run cdc-relay adopt --lsn with its confirmed_flush_lsn, which records the gap, and publish the rows in doubt from the table (cdc-relay backfill), which closes it",
-		catalog.CreateSlotSQL(version, slot, failover))
 }
 
 // Repaired says how a stretch of WAL that the slot cannot decode, or in which rows
@@ -261,7 +260,7 @@ func Anew(slot string, version int, failover bool) string {
 const Repaired = "run cdc-relay adopt --lsn with a position after that (SELECT pg_current_wal_lsn()), which records the gap, and publish the rows in doubt from the table (cdc-relay backfill), which closes it"
 
 func adoptHint(at pglogrepl.LSN) string {
-	return fmt.Sprintf("when you know why, run cdc-relay adopt --lsn %s, which records the gap", at)
+	return fmt.Sprintf("when you know why, %s; or cdc-relay adopt --lsn %s, which goes on from there and only records the gap", recoverKept, at)
 }
 
 func checkPublication(w Want, f Facts) error {
@@ -355,11 +354,11 @@ func plan(w Want, f Facts, k Known) Plan {
 			"the server is on the new timeline %d (it was %d): a failover. Events up to %s were published; streaming begins at %s. What lies between may be published again, and what the new primary did not receive is published but gone from the database",
 			f.Timeline, f.Mark.Timeline, f.Mark.LSN, p.Start))
 	}
-	if open := checkpoint.Uncovered(f.Mark.Gaps, f.Covered); len(open) < len(f.Mark.Gaps) {
+	if open := checkpoint.Remaining(f.Mark.Gaps, f.Covered, w.Messages); !slices.EqualFunc(open, f.Mark.Gaps, checkpoint.Gap.Same) {
 		p.SaveFirst = true
 		p.Mark.Gaps = open
 		p.Warnings = append(p.Warnings, fmt.Sprintf(
-			"%d of %d open gaps are closed: a backfill has published the rows of them that were still in the table", len(f.Mark.Gaps)-len(open), len(f.Mark.Gaps)))
+			"%d of %d open gaps are closed: a backfill has published the rows of them that were still in the table", len(f.Mark.Gaps)-len(checkpoint.Uncovered(f.Mark.Gaps, f.Covered)), len(f.Mark.Gaps)))
 	}
 	p.Mark.CheckedLSN = f.Server.CurrentLSN
 	p.Mark.Publication = f.Identities.Publication

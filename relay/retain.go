@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/cdc-relay/cdc-relay/catalog"
+	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/preflight"
 )
 
@@ -222,7 +223,7 @@ func denied(err error, t catalog.AgedTable) error {
 // mayDelete returns why nothing may be deleted. With a session it also asks
 // whether publication and tables are those whose rows are published.
 func (s *session) mayDelete(ctx context.Context, c *catalog.Session) error {
-	switch gaps := s.r.gaps(); {
+	switch gaps := checkpoint.OfRows(s.r.gaps()); {
 	case len(gaps) > 0:
 		return errBlocked(fmt.Sprintf("%d open gap(s): rows that may never have been published are not told from the others, so none is deleted", len(gaps)))
 	case c == nil:

@@ -69,6 +69,10 @@ func (m *memoryStore) Load(context.Context, string, string) (checkpoint.Mark, bo
 	return m.mark, true, nil
 }
 
+func (m *memoryStore) Others(context.Context, string, string) ([]checkpoint.Mark, error) {
+	return nil, nil
+}
+
 func (m *memoryStore) Save(_ context.Context, mark checkpoint.Mark) error {
 	if m.fails {
 		return errors.New("the store is away")

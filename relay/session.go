@@ -286,6 +286,11 @@ func gather(ctx context.Context, c *catalog.Session, store checkpoint.Store, w p
 		}
 		f.Covered = covered.Gaps
 	}
+	if !f.HasMark || f.Mark.Withdrawn() {
+		if f.Elsewhere, err = store.Others(sctx, systemID, w.Slot); err != nil {
+			return f, fmt.Errorf("look for marks of slot %q on other clusters: %w", w.Slot, err)
+		}
+	}
 	// After the mark: the server's position must not be older than it.
 	if f.Server, err = c.Server(ctx); err != nil {
 		return f, fmt.Errorf("look at the server: %w", err)

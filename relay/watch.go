@@ -41,10 +41,10 @@ func (s *session) watchOnce(ctx context.Context) error {
 	}
 	switch {
 	case !ok:
-		return fault.Stopped("find out who dropped it; then "+preflight.Anew(s.r.cfg.Slot, server.VersionNum, false),
+		return fault.Stopped("find out who dropped it; then "+preflight.Recover,
 			"slot %q was dropped while it was streamed: events committed after %s may be lost to the stream", s.r.cfg.Slot, from)
 	case slot.Lost():
-		return preflight.Lost(s.r.cfg.Slot, slot, server.VersionNum, from, server.CurrentLSN)
+		return preflight.Lost(s.r.cfg.Slot, slot, from, server.CurrentLSN)
 	}
 	s.r.noteWatch(server, slot)
 	if err := s.watchIdentities(ctx, server); err != nil {

@@ -72,6 +72,9 @@ func (r *run) checkAdoptable(ctx context.Context) error {
 		return preflight.Backfilling(r.Slot, *r.mark.Backfill)
 	}
 	if !r.exists {
+		if r.marked && !r.mark.Intent {
+			return fault.Stopped(preflight.Recover, "slot %q does not exist, and its mark is at %s", r.Slot, r.mark.LSN)
+		}
 		return fault.Stopped("create it: "+catalog.CreateSlotSQL(r.server.VersionNum, r.Slot, r.Failover)+
 			"; then adopt it at its confirmed_flush_lsn; or, without a mark, let `cdc-relay setup` make it", "slot %q does not exist", r.Slot)
 	}

@@ -241,7 +241,7 @@ func TestAdopt_RefusesASlotThatIsReadAndOneBeyondTheEnd(t *testing.T) {
 	e.await("confirmed beyond the end", func() bool { s, _ := e.slot(); return s.Confirmed == beyond })
 	conn.Close(context.Background())
 	e.await("slot released", func() bool { s, _ := e.slot(); return !s.Active })
-	e.stops(e.adopt(beyond), e.store.saves, "beyond the server's position", "pg_drop_replication_slot")
+	e.stops(e.adopt(beyond), e.store.saves, "beyond the server's position", "cdc-relay recover")
 	e.stops(e.setup(), e.store.saves, fmt.Sprint(beyond), "beyond the server's position")
 
 	// The way out that the message names.

@@ -10,6 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -79,10 +80,13 @@ func Backfill(ctx context.Context, o Options, b BackfillOptions) error {
 type backfill struct {
 	*run
 	BackfillOptions
+	recovery *recovery // of which it is a part, or nil
 }
 
 func (f *backfill) do(ctx context.Context) error {
 	switch {
+	case f.marked && f.mark.Recovering():
+		return preflight.Recovering(f.Slot, *f.mark.Backfill)
 	case f.GiveUp:
 		return f.giveUp(ctx)
 	case f.exists && f.marked && !f.mark.Intent:
@@ -105,19 +109,25 @@ func (f *backfill) fresh(ctx context.Context) error {
 	if err := f.dropOwn(ctx); err != nil {
 		return err
 	}
+	return f.makeAnew(ctx)
+}
+
+// makeAnew makes the slot, and all else that is missing, and publishes what was
+// there before it.
+func (f *backfill) makeAnew(ctx context.Context) error {
 	if err := f.ensurePublication(ctx); err != nil {
-		return err
+		return f.early(err)
 	}
 	if err := f.createTopics(ctx); err != nil {
-		return err
+		return f.early(err)
 	}
 	ids, err := f.identities(ctx)
 	if err != nil {
-		return err
+		return f.early(err)
 	}
 	conn, err := f.Replicate(ctx, f.cfg)
 	if err != nil {
-		return err
+		return f.early(err)
 	}
 	defer conn.Close()
 	point, err := f.makeOwn(ctx, conn, ids)
@@ -188,17 +198,33 @@ func (f *backfill) publish(ctx context.Context, conn Exporter, point replication
 
 // unfinished tells what state is left.
 func (f *backfill) unfinished(cause error) error {
-	return explainEnd(cause, fmt.Sprintf("has not finished; cdc-relay run refuses slot %q until it has, and the slot keeps WAL", f.Slot),
+	if cause == nil {
+		return nil
+	}
+	if f.recovery != nil {
+		return explainEnd(cause, "recovery", fmt.Sprintf("has not finished; cdc-relay run refuses slot %q until it has", f.Slot),
+			"run cdc-relay recover again, which starts over (rows that were published come twice, with the same id), or cdc-relay recover --give-up, which records the gap")
+	}
+	return explainEnd(cause, "backfill", fmt.Sprintf("has not finished; cdc-relay run refuses slot %q until it has, and the slot keeps WAL", f.Slot),
 		"run cdc-relay backfill again, which starts over (rows that were published come twice, with the same id), or cdc-relay backfill --give-up, which records the gap")
 }
 
-// explainEnd says why a backfill ended before its time, and what to do: about the
-// cause, and then.
-func explainEnd(cause error, left, then string) error {
+// early is an error from before the slot is announced, as a recovery has done by
+// then.
+func (f *backfill) early(cause error) error {
+	if f.recovery == nil {
+		return cause
+	}
+	return f.unfinished(cause)
+}
+
+// explainEnd says why a backfill or a recovery ended before its time, and what to do:
+// about the cause, and then.
+func explainEnd(cause error, which, left, then string) error {
 	class, _ := catalog.Classify(cause)
-	e := &fault.Error{Class: class, What: "the backfill " + left, Fix: then, Err: catalog.Explain(cause)}
+	e := &fault.Error{Class: class, What: "the " + which + " " + left, Fix: then, Err: catalog.Explain(cause)}
 	if errors.Is(cause, context.Canceled) {
-		e.What, e.Err = "the backfill was interrupted and "+left, cause
+		e.What, e.Err = "the "+which+" was interrupted and "+left, cause
 	}
 	var inner *fault.Error
 	if errors.As(e.Err, &inner) && inner.Fix != "" {
@@ -226,24 +252,49 @@ func (f *backfill) finish(ctx context.Context) error {
 	}
 	was := f.mark
 	m := checkpoint.Mark{LSN: f.slot.Confirmed, CheckedLSN: was.CheckedLSN, Publication: was.Publication, Relations: was.Relations}
-	for i, t := range f.run.Tables {
-		reason := ""
-		switch read := slices.Contains(f.BackfillOptions.Tables, t); {
-		case !read && f.tables[i].HasRows:
-			reason = "rows inserted before the slot existed; the backfill was of other tables"
-		case read && f.Where != "" && !f.ClosesGaps:
-			reason = "rows inserted before the slot existed that a backfill left out, which published those where " + brief(f.Where)
-		}
-		if reason != "" {
-			m.Gaps = append(m.Gaps, checkpoint.Gap{To: m.LSN, Table: t.String(), Reason: reason, Found: f.Now().UTC()})
-			f.say("gap: rows of %s that were inserted before %s and are not published by this", t, m.LSN)
-		}
+	var err error
+	if m.Gaps, err = f.leftOut(ctx, m.LSN); err != nil {
+		return f.unfinished(err)
 	}
 	if err := f.save(ctx, m, false); err != nil {
 		return f.unfinished(err)
 	}
 	f.say("marked slot %q at %s: cdc-relay run goes on from there", f.Slot, m.LSN)
 	return nil
+}
+
+// leftOut are the gaps that stay when the stream goes on at to.
+func (f *backfill) leftOut(ctx context.Context, to lsn) (gaps []checkpoint.Gap, err error) {
+	var from lsn
+	prefix, which := "rows inserted before the slot existed", "backfill"
+	if f.recovery != nil {
+		if gaps, err = f.recovery.left(ctx, f, to); err != nil {
+			return nil, err
+		}
+		from, which = f.recovery.from(), "recovery"
+		prefix = "rows that may never have been published"
+	}
+	for i, t := range f.run.Tables {
+		reason := ""
+		switch read := slices.Contains(f.BackfillOptions.Tables, t); {
+		case !read:
+			// Rows are never fewer than before; a table read earlier may have had none yet.
+			fresh, ok, err := f.db.Table(ctx, t.Schema, t.Name)
+			if err != nil {
+				return nil, err
+			}
+			if !ok || fresh.HasRows || f.tables[i].HasRows {
+				reason = fmt.Sprintf("%s; the %s was of other tables", prefix, which)
+			}
+		case f.Where != "" && !f.ClosesGaps:
+			reason = fmt.Sprintf("%s that a %s left out, which published those where %s", prefix, which, brief(f.Where))
+		}
+		if reason != "" && from < to {
+			gaps = append(gaps, checkpoint.Gap{From: from, To: to, Table: t.String(), Reason: reason, Found: f.Now().UTC()})
+			f.say("gap: rows of %s that were inserted before %s and are not published by this", t, to)
+		}
+	}
+	return gaps, nil
 }
 
 // stillOurs tells that slot and mark are as this backfill left them. That the
@@ -287,7 +338,7 @@ func (f *backfill) giveUp(ctx context.Context) error {
 		return fault.Stopped("drop it (SELECT pg_drop_replication_slot("+catalog.Literal(f.Slot)+")), then give up once more and run cdc-relay setup, or cdc-relay backfill",
 			"slot %q is lost, so that nothing can be streamed from it", f.Slot)
 	}
-	if err := f.refuseOwn(); err != nil {
+	if err := f.refuseMoved(); err != nil {
 		return err
 	}
 	if err := f.checkTables(ctx); err != nil {

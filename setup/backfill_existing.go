@@ -51,7 +51,7 @@ func (f *backfill) existing(ctx context.Context) error {
 	}
 	// Nothing that is not published yet has a position below the mark.
 	if err := f.publish(ctx, conn, point, f.mark.LSN); err != nil {
-		return explainEnd(err, "has not finished; slot and mark are as before, and no gap is closed",
+		return explainEnd(err, "backfill", "has not finished; slot and mark are as before, and no gap is closed",
 			"run cdc-relay backfill again, which starts over: rows that were published come twice, with the same id")
 	}
 	return f.cover(ctx, f.judge(point.LSN))
@@ -101,12 +101,22 @@ func (f *backfill) judge(point lsn) []verdict {
 }
 
 func (f *backfill) whyOpen(g checkpoint.Gap, point lsn) string {
+	if g.To > point {
+		return fmt.Sprintf("it ends after the snapshot at %s", point)
+	}
+	return f.whyUnread(g)
+}
+
+// whyUnread tells why not every row of a gap that is in the tables was read.
+func (f *backfill) whyUnread(g checkpoint.Gap) string {
 	read := func(t catalog.TableName) bool { return slices.Contains(f.BackfillOptions.Tables, t) }
 	unread := slices.ContainsFunc(f.run.Tables, func(t catalog.TableName) bool { return !read(t) })
 	named := slices.ContainsFunc(f.run.Tables, func(t catalog.TableName) bool { return t.String() == g.Table })
 	switch {
-	case g.To > point:
-		return fmt.Sprintf("it ends after the snapshot at %s", point)
+	case g.Table == checkpoint.LogicalMessages && !f.ClosesGaps:
+		return "logical messages are in no table; --closes-gaps says that they were published, or need not be"
+	case g.Table == checkpoint.LogicalMessages:
+		return ""
 	case g.Table == "" && unread:
 		return "it is of every outbox table, and not all were read"
 	case g.Table != "" && !named:
@@ -140,6 +150,9 @@ func (f *backfill) cover(ctx context.Context, all []verdict) error {
 	for _, v := range all {
 		if v.why == "" {
 			gaps = append(gaps, v.gap)
+			if f.ClosesGaps && v.gap.Table == "" {
+				gaps = append(gaps, v.gap.OfMessages())
+			}
 		}
 	}
 	if len(gaps) > 0 {

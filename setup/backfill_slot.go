@@ -10,8 +10,21 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// refuseOwn refuses a slot that is not the one that an earlier backfill made.
+// refuseOwn refuses a slot that is not for certain the one that an earlier backfill
+// made: it is about to be dropped.
 func (f *backfill) refuseOwn() error {
+	b := f.mark.Backfill
+	if err := f.refuseMoved(); err != nil || b.LSN != 0 || f.slot.Lost() {
+		return err
+	}
+	return fault.Stopped("if nobody else made it, it is that one and was never read: drop it (SELECT pg_drop_replication_slot("+catalog.Literal(f.Slot)+
+		")) and run cdc-relay backfill again, which publishes from the beginning; or cdc-relay backfill --give-up, which keeps it and records the gap",
+		"slot %q is at %s, and a backfill that was begun at %s ended before it could note whether it had made it",
+		f.Slot, f.slot.Confirmed, b.Begun.UTC().Format("2006-01-02 15:04:05Z"))
+}
+
+// refuseMoved refuses a slot of an earlier backfill that somebody uses, or has used.
+func (f *backfill) refuseMoved() error {
 	b := f.mark.Backfill
 	switch {
 	case f.slot.Active:
@@ -45,9 +58,7 @@ func (f *backfill) dropOwn(ctx context.Context) error {
 
 // makeOwn announces the slot, and creates it with its snapshot.
 func (f *backfill) makeOwn(ctx context.Context, conn Exporter, ids catalog.Identities) (replication.Exported, error) {
-	intent := checkpoint.Mark{Intent: true, Backfill: &checkpoint.Backfill{Begun: f.Now().UTC(), Where: brief(f.Where)},
-		Publication: ids.Publication, Relations: ids.Relations}
-	if err := f.save(ctx, intent, true); err != nil {
+	if err := f.announce(ctx, ids); err != nil {
 		return replication.Exported{}, err
 	}
 	f.creator = conn.PID()
@@ -57,6 +68,14 @@ func (f *backfill) makeOwn(ctx context.Context, conn Exporter, ids catalog.Ident
 		return point, f.slotFailed(ctx, err)
 	}
 	return point, nil
+}
+
+func (f *backfill) announce(ctx context.Context, ids catalog.Identities) error {
+	if f.recovery != nil {
+		return f.recovery.announce(ctx, ids, checkpoint.Backfill{})
+	}
+	return f.save(ctx, checkpoint.Mark{Intent: true, Backfill: &checkpoint.Backfill{Begun: f.Now().UTC(), Where: brief(f.Where)},
+		Publication: ids.Publication, Relations: ids.Relations}, true)
 }
 
 // noteOwn saves where the slot begins, by which the next run knows it again.

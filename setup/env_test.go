@@ -49,6 +49,10 @@ func (s *memStore) Load(_ context.Context, systemID, slot string) (checkpoint.Ma
 	return m, ok, nil
 }
 
+func (s *memStore) Others(_ context.Context, systemID, slot string) ([]checkpoint.Mark, error) {
+	return checkpoint.OtherClusters(s.marks, systemID, slot), nil
+}
+
 func (s *memStore) Save(_ context.Context, m checkpoint.Mark) error {
 	old := s.marks[m.SystemID+"/"+m.Slot]
 	if m.SystemID == "" || m.Slot == "" || m.SavedAt.IsZero() {

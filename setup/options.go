@@ -1,7 +1,8 @@
 // Package setup makes what a relay needs before it runs: publication, slot and
 // first mark; with the rows that are there already where that is asked for
-// (Backfill); and takes over a slot deliberately where mark and slot disagree
-// (Adopt). Nothing else creates or moves a slot. All may be repeated: what a crash
+// (Backfill); takes over a slot deliberately where mark and slot disagree
+// (Adopt); and finds the way back when the slot cannot be trusted (Recover).
+// Nothing else creates or moves a slot. All may be repeated: what a crash
 // left half done is finished, or begun again, by the next run.
 package setup
 
@@ -115,6 +116,7 @@ type source interface {
 	DropSlot(context.Context, string) error
 	AdvanceSlot(context.Context, string, pglogrepl.LSN) (pglogrepl.LSN, error)
 	CopySlot(ctx context.Context, from, to string) (pglogrepl.LSN, error)
+	Retained(ctx context.Context, t catalog.TableName, column string) (catalog.Retained, error)
 }
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
@@ -137,7 +139,7 @@ func (o *Options) validate() error {
 // run is one Setup or Adopt: what it was asked and what it has found out.
 type run struct {
 	Options
-	command string // what to run again: setup, adopt or backfill
+	command string // what to run again: setup, adopt, backfill or recover
 	creator uint32 // process id of the server that creates the slot
 	cfg     *pgx.ConnConfig
 	db      source
@@ -222,7 +224,7 @@ func (r *run) lock(ctx context.Context) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fault.Stopped("wait until it ends", "another setup, adopt or backfill of slot %q is running", r.Slot)
+			return fault.Stopped("wait until it ends", "another setup, adopt, backfill or recovery of slot %q is running", r.Slot)
 		}
 		select {
 		case <-ctx.Done():

@@ -41,6 +41,9 @@ func (r *run) setup(ctx context.Context) error {
 	if err := r.refuseSlot(); err != nil {
 		return err
 	}
+	if err := r.noteOthers(ctx); err != nil {
+		return err
+	}
 	if err := r.checkTables(ctx); err != nil {
 		return err
 	}
@@ -83,8 +86,7 @@ func (r *run) refuseSlot() error {
 			"slot %q exists at %s without a mark, so that nobody knows what was published; setup does not take over what it did not make",
 			r.Slot, r.slot.Confirmed)
 	case !r.exists && r.marked && !r.mark.Intent:
-		return fault.Stopped("create it by hand: "+catalog.CreateSlotSQL(r.server.VersionNum, r.Slot, r.Failover)+
-			"; then `cdc-relay adopt --lsn` with its confirmed_flush_lsn, which records the gap",
+		return fault.Stopped(preflight.Recover,
 			"slot %q is gone, although its mark says that events up to %s were published; those after it are not streamed any more",
 			r.Slot, r.mark.LSN)
 	case !r.exists && r.ExistingSlot:
@@ -95,6 +97,24 @@ func (r *run) refuseSlot() error {
 	case r.server.ReplicationSlots >= r.server.MaxReplicationSlots:
 		return fault.Stopped("raise max_replication_slots and restart the server, or drop a slot that is not used",
 			"all %d replication slots are in use", r.server.MaxReplicationSlots)
+	}
+	return nil
+}
+
+// noteOthers tells of marks of the slot on other clusters, where there is none of
+// this: it may have been upgraded. That is no reason to refuse, since clusters may
+// share a store.
+func (r *run) noteOthers(ctx context.Context) error {
+	if r.marked {
+		return nil
+	}
+	others, err := r.Store.Others(ctx, r.server.SystemID, r.Slot)
+	if err != nil {
+		return elsewhere(err, "the marks of slot %q on other clusters cannot be loaded", r.Slot)
+	}
+	if len(others) > 0 {
+		r.say("note: there is a mark of a slot of this name %s. If this database is one of those, after pg_upgrade or a dump and restore, "+
+			"publish what is in the table by `cdc-relay backfill`", preflight.Elsewhere(others))
 	}
 	return nil
 }
@@ -279,7 +299,7 @@ func addedGaps(d catalog.Diff, to lsn, found time.Time) []checkpoint.Gap {
 
 // disagreement refuses a slot and a mark that do not fit together.
 func (r *run) disagreement() error {
-	adopt := fmt.Sprintf("`cdc-relay adopt --lsn %s`, which records the gap", r.slot.Confirmed)
+	adopt := fmt.Sprintf("`cdc-relay recover`, which publishes the rows that are still in the table and goes on from there; or `cdc-relay adopt --lsn %s`, which only records the gap", r.slot.Confirmed)
 	switch {
 	case r.slot.Confirmed > r.server.CurrentLSN:
 		return r.beyondEnd()
@@ -297,8 +317,7 @@ func (r *run) disagreement() error {
 }
 
 func (r *run) beyondEnd() error {
-	return fault.Stopped("drop it: SELECT pg_drop_replication_slot("+catalog.Literal(r.Slot)+"); create it again: "+
-		catalog.CreateSlotSQL(r.server.VersionNum, r.Slot, r.Failover)+"; then `cdc-relay adopt --lsn` with its confirmed_flush_lsn",
+	return fault.Stopped(preflight.Recover,
 		"slot %q is at %s, beyond the server's position %s: rows would be skipped until the server gets there",
 		r.Slot, r.slot.Confirmed, r.server.CurrentLSN)
 }

@@ -142,7 +142,7 @@ func TestSetup_RefusesWhenMarkAndSlotDisagree(t *testing.T) {
 	e.stops(e.setup(), saves, "timeline 9", "F/0")
 
 	e.sql("SELECT pg_drop_replication_slot('" + e.o.Slot + "')")
-	e.stops(e.setup(), saves, "is gone", "F/0", "adopt --lsn")
+	e.stops(e.setup(), saves, "is gone", "F/0", "cdc-relay recover")
 	if _, ok := e.slot(); ok {
 		t.Error("a slot was made silently")
 	}
@@ -279,7 +279,7 @@ func TestSetup_OneAtATime(t *testing.T) {
 	if ok, err := e.session().TryLock(t.Context(), "cdc-relay setup "+e.o.Slot); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	e.stops(e.setup(), 0, "another setup, adopt or backfill")
+	e.stops(e.setup(), 0, "another setup, adopt, backfill or recovery")
 }
 
 func TestSetup_DryRunPrintsWhatADBARunsAndTouchesNothing(t *testing.T) {

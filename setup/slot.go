@@ -50,8 +50,12 @@ func (r *run) slotFailed(ctx context.Context, cause error) error {
 	}
 }
 
-// withdraw takes the intent back: a mark with neither intent nor position.
+// withdraw takes the intent back: a mark with neither intent nor position, or, of a
+// recovery, the one from before.
 func (r *run) withdraw(ctx context.Context) error {
+	if r.mark.Recovering() {
+		return r.restore(ctx)
+	}
 	return r.save(ctx, checkpoint.Mark{}, true)
 }
 

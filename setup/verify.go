@@ -8,6 +8,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/preflight"
 )
 
 // insufficientPrivilege is the SQLSTATE of a step that the role may not take.
@@ -203,9 +204,7 @@ func (r *run) checkSlot() error {
 	case s.Synced:
 		return fault.Stopped("connect to the primary", "slot %q is kept in step from a primary, and cannot be used here", s.Name)
 	case s.Lost():
-		return fault.Stopped("drop it: SELECT pg_drop_replication_slot("+catalog.Literal(r.Slot)+
-			"); create it again: "+catalog.CreateSlotSQL(r.server.VersionNum, r.Slot, r.Failover)+
-			"; then `cdc-relay adopt --lsn` with its confirmed_flush_lsn records the gap",
+		return fault.Stopped(preflight.Recover,
 			"slot %q is lost (wal_status %s %s): the server removed WAL that was not read, and events from %s on were not streamed",
 			s.Name, s.WALStatus, s.InvalidationReason, s.Confirmed)
 	case s.Confirmed == 0:

@@ -31,17 +31,18 @@ func At(epoch uint64, lsn pglogrepl.LSN) checkpoint.Mark {
 // Run runs the suite.
 func Run(t *testing.T, backend Backend) {
 	for name, test := range map[string]func(*testing.T, func() checkpoint.Store){
-		"NoMarkAtFirst":        testNoMark,
-		"SavedIsLoaded":        testRoundTrip,
-		"SameMarkAgain":        testSameAgain,
-		"LowerIsStale":         testStale,
-		"LoadedCountsForStale": testStaleAfterLoad,
-		"EpochWinsOverLSN":     testEpoch,
-		"SlotsAreApart":        testKeys,
-		"IntentThenMark":       testIntent,
-		"NeedsAKey":            testNeedsKey,
-		"EndedContext":         testContext,
-		"CloseTwice":           testClose,
+		"NoMarkAtFirst":         testNoMark,
+		"SavedIsLoaded":         testRoundTrip,
+		"SameMarkAgain":         testSameAgain,
+		"LowerIsStale":          testStale,
+		"LoadedCountsForStale":  testStaleAfterLoad,
+		"EpochWinsOverLSN":      testEpoch,
+		"SlotsAreApart":         testKeys,
+		"OtherClustersAreFound": testOthers,
+		"IntentThenMark":        testIntent,
+		"NeedsAKey":             testNeedsKey,
+		"EndedContext":          testContext,
+		"CloseTwice":            testClose,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, backend(t)) })
 	}
@@ -152,6 +153,32 @@ func testKeys(t *testing.T, open func() checkpoint.Store) {
 	for _, m := range []checkpoint.Mark{a, b, c} {
 		wantMark(t, other, m)
 	}
+}
+
+func testOthers(t *testing.T, open func() checkpoint.Store) {
+	of := func(system, slot string, epoch uint64, lsn pglogrepl.LSN) checkpoint.Mark {
+		m := At(epoch, lsn)
+		m.SystemID, m.Slot = system, slot
+		return m
+	}
+	s := opened(t, open)
+	if others, err := s.Others(context30(t), system, slot); len(others) != 0 || err != nil {
+		t.Fatalf("others in an empty store: %+v, %v", others, err)
+	}
+	for _, m := range []checkpoint.Mark{At(1, 100), of("8", slot, 1, 100), of("8", slot, 2, 50), of("9", slot, 1, 7), of("8", "other", 1, 1), of("6", slot, 1, 0), of("9", checkpoint.CoverKey(slot), 1, 1)} {
+		save(t, s, m)
+	}
+	want := []checkpoint.Mark{of("8", slot, 2, 50), of("9", slot, 1, 7)}
+	for _, s := range []checkpoint.Store{s, opened(t, open)} {
+		if others, err := s.Others(context30(t), system, slot); err != nil || !reflect.DeepEqual(others, want) {
+			t.Fatalf("others: %+v, %v; want %+v", others, err, want)
+		}
+	}
+	if others, err := s.Others(context30(t), "7", slot); err != nil || len(others) != 3 {
+		t.Fatalf("others of a cluster without a mark: %+v, %v", others, err)
+	}
+	wantMark(t, s, At(1, 100))
+	save(t, s, At(1, 200)) // looking at others bounds nothing
 }
 
 func testIntent(t *testing.T, open func() checkpoint.Store) {

@@ -53,6 +53,20 @@ func (s *Store) Load(ctx context.Context, systemID, slot string) (checkpoint.Mar
 	return m, ok, nil
 }
 
+// Others implements checkpoint.Store.
+func (s *Store) Others(ctx context.Context, systemID, slot string) ([]checkpoint.Mark, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	return checkpoint.OtherClusters(f.Marks, systemID, slot), nil
+}
+
 // Save implements checkpoint.Store.
 func (s *Store) Save(ctx context.Context, m checkpoint.Mark) error {
 	if err := ctx.Err(); err != nil {

@@ -35,24 +35,45 @@ const (
 func (s *Store) Load(ctx context.Context, systemID, slot string) (checkpoint.Mark, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	marks, err := s.read(ctx, slot)
+	if err != nil {
+		return checkpoint.Mark{}, false, err
+	}
+	m, ok := marks[checkpoint.Key(systemID, slot)]
+	if ok {
+		s.high.Raise(m)
+	}
+	return m, ok, nil
+}
+
+// Others implements checkpoint.Store. It reads as Load does.
+func (s *Store) Others(ctx context.Context, systemID, slot string) ([]checkpoint.Mark, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	marks, err := s.read(ctx, slot)
+	if err != nil {
+		return nil, err
+	}
+	return checkpoint.OtherClusters(marks, systemID, slot), nil
+}
+
+// read returns the highest mark of the slot on each cluster, by key.
+func (s *Store) read(ctx context.Context, slot string) (map[string]checkpoint.Mark, error) {
 	what := fmt.Sprintf("load the mark of slot %s from topic %s", slot, s.cfg.Topic)
 	if err := s.exists(ctx); err != nil {
-		return checkpoint.Mark{}, false, fmt.Errorf("%s: %w", what, err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	for try := 1; ; try++ {
-		m, ok, err := s.scan(ctx, checkpoint.Key(systemID, slot))
+		marks, err := s.scan(ctx, slot)
 		if err == nil {
-			if ok {
-				s.high.Raise(m)
-			}
-			return m, ok, nil
+			return marks, nil
 		}
 		err = s.failed(ctx, what, err)
 		if fault.ClassOf(err) != fault.Refresh || try == patience || ctx.Err() != nil {
-			return checkpoint.Mark{}, false, err
+			return nil, err
 		}
 		if err := pause(ctx, 100*time.Millisecond*time.Duration(try)); err != nil {
-			return checkpoint.Mark{}, false, fmt.Errorf("%s: %w", what, err)
+			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}
 }
@@ -66,13 +87,14 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// scan reads everything and returns the highest mark of key; among equals the
-// last one written.
-func (s *Store) scan(ctx context.Context, key string) (best checkpoint.Mark, found bool, err error) {
+// scan reads everything and returns the highest mark of each key of the slot; among
+// equals the last one written.
+func (s *Store) scan(ctx context.Context, slot string) (map[string]checkpoint.Mark, error) {
 	offset, end, err := s.bounds(ctx)
 	if err != nil {
-		return checkpoint.Mark{}, false, err
+		return nil, err
 	}
+	best := map[string]checkpoint.Mark{}
 	skipped := 0
 	for empty := 0; offset < end; {
 		res, err := s.cluster.Client().Fetch(ctx, &kafka.FetchRequest{
@@ -83,7 +105,7 @@ func (s *Store) scan(ctx context.Context, key string) (best checkpoint.Mark, fou
 			err = res.Error
 		}
 		if err != nil {
-			return checkpoint.Mark{}, false, err
+			return nil, err
 		}
 		next, err := eachRecord(res.Records, offset, func(at int64, k, v []byte) {
 			m, why := parse(k, v)
@@ -92,12 +114,12 @@ func (s *Store) scan(ctx context.Context, key string) (best checkpoint.Mark, fou
 				s.log.Warn("record in the topic with the marks is passed over", zap.Int64("offset", at), zap.String("reason", why))
 				return
 			}
-			if m.Key() == key && (!found || !m.Before(best)) {
-				best, found = m, true
+			if high, ok := best[m.Key()]; m.Slot == slot && (!ok || !m.Before(high)) {
+				best[m.Key()] = m
 			}
 		})
 		if err != nil {
-			return checkpoint.Mark{}, false, err
+			return nil, err
 		}
 		if next > offset {
 			offset, empty = next, 0
@@ -107,7 +129,7 @@ func (s *Store) scan(ctx context.Context, key string) (best checkpoint.Mark, fou
 		// new leader shows only what it knows to be replicated.
 		if res.Throttle > 0 || res.HighWatermark < end {
 			if err := pause(ctx, unknownPause); err != nil {
-				return checkpoint.Mark{}, false, err
+				return nil, err
 			}
 			continue
 		}
@@ -115,8 +137,8 @@ func (s *Store) scan(ctx context.Context, key string) (best checkpoint.Mark, fou
 			break
 		}
 	}
-	s.log.Debug("marks read", zap.Int64("end_offset", end), zap.Int("passed_over", skipped), zap.Bool("found", found))
-	return best, found, nil
+	s.log.Debug("marks read", zap.Int64("end_offset", end), zap.Int("passed_over", skipped), zap.Int("found", len(best)))
+	return best, nil
 }
 
 // bounds returns the first offset and the one after the last.

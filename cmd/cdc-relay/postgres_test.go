@@ -72,7 +72,7 @@ func TestCLI_OnPostgres(t *testing.T) {
 	}
 	for _, args := range [][]string{{"status"}, {"check"}} {
 		code, out, _ := cli(t, env, args...)
-		if code != 1 || strings.Contains(out, "run cdc-relay setup") || !strings.Contains(out, "may be lost to the stream") || !strings.Contains(out, "run cdc-relay adopt") {
+		if code != 1 || strings.Contains(out, "run cdc-relay setup") || !strings.Contains(out, "may be lost to the stream") || !strings.Contains(out, "run cdc-relay recover") {
 			t.Errorf("%s with a slot that was dropped: %d %s", args, code, out)
 		}
 	}

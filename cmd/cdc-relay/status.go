@@ -146,6 +146,10 @@ func newReport(w check.Want, f check.Facts, running *admin.State) *statusReport 
 		problem("mark: %v", f.BrokersErr)
 	case f.StoreErr != nil:
 		problem("mark: %v", f.StoreErr)
+	case !f.HasMark && len(f.Elsewhere) > 0:
+		if f.HasSlot { // else it is said already
+			problem("%v", f.Begin(w))
+		}
 	case !f.HasMark:
 		problem("there is no mark for slot %q; run cdc-relay setup", w.Preflight.Slot)
 	default:
@@ -168,7 +172,7 @@ func (rep *statusReport) database(w check.Want, f check.Facts, problem func(stri
 		Timeline: f.Server.Timeline, LSN: f.Server.CurrentLSN.String()}
 	if !f.HasSlot {
 		// Beside a mark setup makes no slot; run says what to do.
-		if err := f.Begin(w); f.HasMark && err != nil {
+		if err := f.Begin(w); (f.HasMark || len(f.Elsewhere) > 0) && err != nil {
 			problem("%v", err)
 		} else if unread := f.StoreErr != nil || w.MarkTopic != "" && f.BrokersErr != nil; unread {
 			problem("slot %q does not exist; whether it ever did is in its mark, which could not be read", w.Preflight.Slot)
