@@ -144,14 +144,27 @@ func (f Facts) Begin(w Want) error {
 	return err
 }
 
+// Disagrees returns in what way slot and mark contradict each other, nil when they do
+// not, or a relay that runs may have moved them between the two looks.
+func (f Facts) Disagrees(w Want) error {
+	if f.Slot.Active {
+		return nil
+	}
+	return preflight.Disagrees(w.Preflight, f.preflight())
+}
+
+func (f Facts) preflight() preflight.Facts {
+	return preflight.Facts{
+		Server: f.Server, SystemID: f.Server.SystemID, Timeline: f.Server.Timeline,
+		Slot: f.Slot, HasSlot: f.HasSlot, Mark: f.Mark, HasMark: f.HasMark, Elsewhere: f.Elsewhere,
+		Publication: f.Publication, HasPublication: f.HasPublication, Identities: f.Identities, Gone: f.Gone, Now: f.Now,
+	}
+}
+
 func (f Facts) plan(w Want) (preflight.Plan, error) {
 	// Allowed or refused synchronous replication has its own line; so have gaps that
 	// are covered, which only a start closes.
 	want := w.Preflight
 	want.AllowSynchronous = true
-	return preflight.Decide(want, preflight.Facts{
-		Server: f.Server, SystemID: f.Server.SystemID, Timeline: f.Server.Timeline,
-		Slot: f.Slot, HasSlot: f.HasSlot, Mark: f.Mark, HasMark: f.HasMark, Elsewhere: f.Elsewhere,
-		Publication: f.Publication, HasPublication: f.HasPublication, Identities: f.Identities, Gone: f.Gone, Now: f.Now,
-	}, preflight.Known{})
+	return preflight.Decide(want, f.preflight(), preflight.Known{})
 }

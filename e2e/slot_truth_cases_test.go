@@ -20,7 +20,7 @@ func truthCases() []truthCase {
 func slotCases() []truthCase {
 	anew := (*truth).anew
 	atSlot := (*truth).atSlot
-	const makeAnew = "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot('SLOT', 'pgoutput')"
+	const makeAnew = "cdc-relay recover"
 	return []truthCase{
 		{name: "recreated", says: []string{`slot "SLOT"`, "ahead of the mark", "made it anew", "cdc-relay adopt --lsn"}, adopt: atSlot,
 			breaks: func(x *truth) { x.put("doubt"); x.anew() }},
@@ -30,20 +30,20 @@ func slotCases() []truthCase {
 			breaks: func(x *truth) { x.put("doubt"); x.advance() }},
 		{name: "advanced_running", running: true, says: []string{`slot "SLOT"`, "ahead of the mark", "cdc-relay adopt --lsn"}, adopt: atSlot,
 			breaks: func(x *truth) { x.whileAway(func() { x.seize("SELECT 1"); x.put("doubt"); x.advance() }) }},
-		{name: "beyond_wal", says: []string{`slot "SLOT"`, "1000/0", "beyond the end of the server's WAL", makeAnew, "cdc-relay adopt --lsn"}, mend: anew, adopt: atSlot,
+		{name: "beyond_wal", says: []string{`slot "SLOT"`, "1000/0", "beyond the end of the server's WAL", makeAnew}, mend: anew, adopt: atSlot,
 			breaks: func(x *truth) { x.rogueConfirm("1000/0"); x.put("doubt") }},
 		{name: "other_database", doubt: from, says: []string{`slot "SLOT"`, "belongs to the database", "truth_other_database", "source.slot"},
 			breaks: func(x *truth) { x.put("doubt"); x.elsewhere() }, mend: func(x *truth) { x.dsn = x.pg.DSN() }},
-		{name: "other_plugin", doubt: from, says: []string{`slot "SLOT"`, `"test_decoding"`, makeAnew, "cdc-relay adopt --lsn"}, mend: anew, adopt: atSlot,
+		{name: "other_plugin", doubt: from, says: []string{`slot "SLOT"`, `"test_decoding"`, makeAnew}, mend: anew, adopt: atSlot,
 			breaks: func(x *truth) { x.put("doubt"); x.replace("'test_decoding'") }},
-		{name: "two_phase", since: 14, doubt: from, says: []string{`slot "SLOT"`, "two_phase", makeAnew, "cdc-relay adopt --lsn"}, mend: anew, adopt: atSlot,
+		{name: "two_phase", since: 14, doubt: from, says: []string{`slot "SLOT"`, "two_phase", makeAnew}, mend: anew, adopt: atSlot,
 			breaks: func(x *truth) { x.put("doubt"); x.replace("'pgoutput', false, true") }},
 		{name: "no_mark", doubt: before, says: []string{`slot "SLOT"`, "no mark", "cdc-relay adopt --lsn", "setup --existing-slot"}, adopt: atSlot,
 			begin:  func(x *truth) { x.pg.Exec(x.t, outboxTable, outboxPublication) },
 			breaks: func(x *truth) { x.ensureMarks(); x.put("doubt"); x.anew() }},
-		{name: "no_slot", says: []string{`slot "SLOT" does not exist`, makeAnew, "cdc-relay adopt --lsn"}, mend: anew, adopt: atSlot,
+		{name: "no_slot", says: []string{`slot "SLOT" does not exist`, makeAnew}, mend: anew, adopt: atSlot,
 			breaks: func(x *truth) { x.put("doubt"); x.dropSlot() }},
-		{name: "dropped_running", running: true, doubt: from, says: []string{`slot "SLOT"`, makeAnew, "cdc-relay adopt --lsn"}, mend: anew, adopt: atSlot,
+		{name: "dropped_running", running: true, doubt: from, says: []string{`slot "SLOT"`, makeAnew}, mend: anew, adopt: atSlot,
 			breaks: func(x *truth) { x.whileAway(func() { x.dropSlot(); x.put("doubt") }) }},
 	}
 }
@@ -96,7 +96,7 @@ func publicationCases() []truthCase {
 // at the end.
 func serverCases() []truthCase {
 	anew, atSlot := (*truth).anew, (*truth).atSlot
-	lost := []string{`slot "SLOT" is lost`, "max_slot_wal_keep_size", "pg_create_logical_replication_slot('SLOT', 'pgoutput')", "cdc-relay adopt --lsn"}
+	lost := []string{`slot "SLOT" is lost`, "max_slot_wal_keep_size", "cdc-relay recover"}
 	return []truthCase{
 		{name: "server_synchronous", doubt: certain, says: []string{`synchronous_standby_names (FIRST 1 ("cdc-relay"))`, "source.application_name", "source.allow_synchronous"},
 			breaks: func(x *truth) { x.put("doubt"); x.set("synchronous_standby_names", `FIRST 1 ("cdc-relay")`) },

@@ -129,6 +129,8 @@ func (e *env) begins() error {
 	covered, _, e2 := e.store.Load(ctx, f.SystemID, checkpoint.CoverKey(e.o.Slot))
 	note(e2)
 	f.Covered = covered.Gaps
+	f.Elsewhere, e2 = e.store.Others(ctx, f.SystemID, e.o.Slot)
+	note(e2)
 	f.Publication, f.HasPublication, e2 = db.Publication(ctx, e.o.Publication)
 	note(e2)
 	f.Identities, e2 = db.Identities(ctx, e.o.Publication, e.o.Tables)
@@ -136,7 +138,7 @@ func (e *env) begins() error {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	plan, err := preflight.Decide(preflight.Want{Slot: e.o.Slot, Publication: e.o.Publication, Tables: e.o.Tables}, f, preflight.Known{})
+	plan, err := preflight.Decide(preflight.Want{Slot: e.o.Slot, Publication: e.o.Publication, Tables: e.o.Tables, Messages: e.o.Messages != ""}, f, preflight.Known{})
 	if err == nil && plan.SaveFirst {
 		e.edit(func(m *checkpoint.Mark) { *m = plan.Mark })
 	}

@@ -160,8 +160,13 @@ func newReport(w check.Want, f check.Facts, running *admin.State) *statusReport 
 			}
 			rep.Gaps = append(rep.Gaps, g)
 		}
-		if f.HasSlot && f.Mark.Intent && f.Mark.Backfill != nil {
+		switch {
+		case f.HasSlot && f.Mark.Intent && f.Mark.Backfill != nil:
 			problem("%v", preflight.Backfilling(w.Preflight.Slot, *f.Mark.Backfill))
+		case f.HasSlot: // else it is said already
+			if err := f.Disagrees(w); err != nil {
+				problem("%v", err)
+			}
 		}
 	}
 	return rep
