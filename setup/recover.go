@@ -2,9 +2,6 @@ package setup
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/checkpoint"
@@ -100,6 +97,9 @@ func (v *recovery) again(ctx context.Context) error {
 	if err := v.confirm("Do this?"); err != nil {
 		return err
 	}
+	if err := v.asShown(ctx); err != nil {
+		return err
+	}
 	if v.keep {
 		return v.goOn(ctx, f)
 	}
@@ -138,6 +138,25 @@ func (v *recovery) confirm(question string) error {
 	}
 	if !yes {
 		return fault.Stopped("", "the recovery was not confirmed, and nothing was changed")
+	}
+	return nil
+}
+
+// asShown tells that slot and mark are still what a person said yes to.
+func (v *recovery) asShown(ctx context.Context) error {
+	s, ok, err := v.db.Slot(ctx, v.Slot)
+	if err != nil {
+		return err
+	}
+	m, marked, err := v.Store.Load(ctx, v.server.SystemID, v.Slot)
+	if err != nil {
+		return elsewhere(err, "the mark of slot %q cannot be loaded", v.Slot)
+	}
+	if ok != v.exists || s.Confirmed != v.slot.Confirmed || s.Active || s.Lost() != v.slot.Lost() {
+		return fault.Stopped("run cdc-relay recover again", "slot %q was changed while the recovery was being confirmed; nothing was done", v.Slot)
+	}
+	if marked && (m.Epoch != v.mark.Epoch || m.LSN != v.mark.LSN) {
+		return fault.Stopped("run cdc-relay recover again", "the mark of slot %q was changed while the recovery was being confirmed; nothing was done", v.Slot)
 	}
 	return nil
 }
@@ -207,133 +226,4 @@ func (v *recovery) announce(ctx context.Context, ids catalog.Identities, b check
 	b.Begun, b.Where, b.Replaces = v.Now().UTC(), brief(v.Where), &v.was
 	return v.save(ctx, checkpoint.Mark{Intent: true, Backfill: &b, CheckedLSN: v.checked,
 		Publication: ids.Publication, Relations: ids.Relations, Gaps: v.was.Gaps}, true)
-}
-
-// restore takes the intent of a recovery back: the mark is as it was before.
-func (r *run) restore(ctx context.Context) error {
-	was := *r.mark.Backfill.Replaces
-	if was.SystemID != r.server.SystemID {
-		was = checkpoint.Mark{} // there was none under this key
-	}
-	epoch := r.mark.Epoch + 1
-	if was.LSN == 0 {
-		return r.save(ctx, checkpoint.Mark{}, true)
-	}
-	was.Epoch = epoch // the timeline, and when it was saved, are still those of before
-	if err := r.Store.Save(ctx, was); err != nil {
-		return elsewhere(err, "the mark of slot %q cannot be saved", r.Slot)
-	}
-	r.mark = was
-	return nil
-}
-
-// giveUp ends a recovery that has not finished. Where there is a slot to go on from,
-// that is what the relay does, and what may be missing is a gap; else all is as it
-// was before.
-func (v *recovery) giveUp(ctx context.Context) error {
-	b := v.mark.Backfill
-	switch {
-	case !v.marked || !v.mark.Recovering():
-		return fault.Stopped("", "there is no recovery of slot %q to give up", v.Slot)
-	case v.exists && v.slot.Active:
-		return fault.Stopped("stop what reads it", "slot %q is in use by process %d", v.Slot, v.slot.ActivePID)
-	case !v.exists, v.slot.Lost(), v.isOld(b):
-		if err := v.restore(ctx); err != nil {
-			return err
-		}
-		v.say("given up: the mark of slot %q is as before the recovery, and so is what is the matter: cdc-relay recover", v.Slot)
-		return nil
-	case v.slot.Confirmed > v.server.CurrentLSN:
-		return v.beyondEnd()
-	}
-	if err := errors.Join(v.checkSlot(), v.checkTables(ctx)); err != nil {
-		return err
-	}
-	ids, err := v.identities(ctx)
-	if err != nil {
-		return err
-	}
-	if d := catalog.Compare(v.mark.Publication, v.mark.Relations, ids); d.Broken() {
-		return fault.Stopped("run cdc-relay recover again", "the catalog was changed since the recovery was begun: %s", d)
-	}
-	v.was = *b.Replaces
-	to := v.slot.Confirmed
-	m := checkpoint.Mark{LSN: to, CheckedLSN: v.checked, Publication: ids.Publication, Relations: ids.Relations}
-	for _, g := range v.was.Gaps {
-		m.Gaps = append(m.Gaps, v.moved(g, to))
-	}
-	m.Gaps = append(m.Gaps, checkpoint.Gap{From: v.from(), To: to, Reason: "a recovery was begun and given up", Found: v.Now().UTC()})
-	if err := v.save(ctx, m, false); err != nil {
-		return err
-	}
-	v.say("gap: %s", describe(m.Gaps[len(m.Gaps)-1]))
-	v.say("given up: cdc-relay run goes on from slot %q at %s", v.Slot, to)
-	return nil
-}
-
-// isOld tells that the slot is the one that the recovery b was to drop.
-func (v *recovery) isOld(b *checkpoint.Backfill) bool {
-	return !b.Kept && b.LSN == 0 && b.Old != 0 && v.slot.Confirmed == b.Old
-}
-
-// from is up to where everything was published, by the mark from before; zero where
-// that says nothing of this server's WAL.
-func (v *recovery) from() lsn {
-	if v.was.SystemID != v.server.SystemID || v.was.Timeline != v.server.Timeline || v.was.LSN > v.server.CurrentLSN {
-		return 0
-	}
-	return v.was.LSN
-}
-
-// moved is a gap of the mark from before in this server's WAL, of which all up to to
-// is meant when the positions of both say nothing of each other.
-func (v *recovery) moved(g checkpoint.Gap, to lsn) checkpoint.Gap {
-	if v.from() == 0 {
-		g.Reason = fmt.Sprintf("%s (up to %s of timeline %d of the cluster %s)", g.Reason, g.To, v.was.Timeline, v.was.SystemID)
-		g.From, g.To = 0, to
-	}
-	return g
-}
-
-// left are the gaps that stay when the rows are published and the slot goes on at
-// to.
-func (v *recovery) left(ctx context.Context, f *backfill, to lsn) ([]checkpoint.Gap, error) {
-	var gaps []checkpoint.Gap
-	messages := v.Messages != "" && !v.ClosesGaps
-	for _, g := range v.was.Gaps {
-		switch {
-		case g.Table == "" && messages && f.whyUnread(g) == "":
-			g.Table = checkpoint.LogicalMessages // the rows of it were read
-			gaps = append(gaps, v.moved(g, to))
-		case f.whyUnread(g) != "":
-			gaps = append(gaps, v.moved(g, to))
-		default:
-			v.say("gap closed: %s", describe(g))
-		}
-	}
-	add := func(g checkpoint.Gap) {
-		g.From, g.Found = v.from(), v.Now().UTC()
-		if known := slices.ContainsFunc(gaps, func(k checkpoint.Gap) bool {
-			return k.From <= g.From && k.To >= g.To && k.Table == g.Table
-		}); g.From < g.To && !known {
-			gaps = append(gaps, g)
-		}
-	}
-	if messages {
-		add(checkpoint.Gap{To: to, Table: checkpoint.LogicalMessages, Reason: "logical messages are in no table, from which they could be published again"})
-	}
-	if v.was.SystemID != v.server.SystemID {
-		return gaps, nil
-	}
-	d := catalog.Compare(v.was.Publication, v.was.Relations, catalog.Identities{Publication: v.mark.Publication, Relations: v.mark.Relations})
-	for _, id := range d.Detached {
-		exists, err := v.db.RelationExists(ctx, id.OID)
-		if err != nil {
-			return nil, err
-		}
-		if exists {
-			add(checkpoint.Gap{To: max(to, v.mark.CheckedLSN), Table: id.Name, Reason: "the partition was detached; rows of it are not in the table any more"})
-		}
-	}
-	return gaps, nil
 }

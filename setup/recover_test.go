@@ -321,6 +321,26 @@ func TestRecover_AsksBeforeAnythingIsChanged(t *testing.T) {
 	}
 }
 
+func TestRecover_DoesOnlyWhatWasShown(t *testing.T) {
+	for name, meanwhile := range map[string]func(*env){
+		"slot made by somebody": func(e *env) {
+			e.sql("INSERT INTO outbox (type) VALUES ('x')", "SELECT pg_create_logical_replication_slot('"+e.o.Slot+"', 'pgoutput')")
+		},
+		"mark moved": func(e *env) { e.edit(func(m *checkpoint.Mark) { m.Epoch++ }) },
+	} {
+		e := broken(t, dropSlot)
+		saves := e.store.saves
+		_, err := e.recover(&crasher{}, func(o *Options, _ *RecoverOptions, _ *snapshotRows) {
+			o.Yes = false
+			o.Confirm = func(string) (bool, error) { meanwhile(e); return true, nil }
+		})
+		e.stops(err, saves, "was changed while", "recover again")
+		if _, ok := e.slot(); ok != (name == "slot made by somebody") {
+			t.Errorf("%s: slot exists: %t", name, ok)
+		}
+	}
+}
+
 func TestRecover_BlockedLeavesTheMarkAsItWas(t *testing.T) {
 	e := broken(t, func(e *env) { dropSlot(e); e.sql("CREATE TABLE held (t text)") })
 	was := e.mark()

@@ -46,7 +46,7 @@ func (r *run) slotFailed(ctx context.Context, cause error) error {
 		return r.blocked(ctx, cause)
 	default:
 		// The server may have made it: the intent stays, the next run of it goes on.
-		return fmt.Errorf("create slot %q (%s goes on from here when it is run again): %w", r.Slot, r.command, cause)
+		return fmt.Errorf("create slot %q (%s goes on from here when it is run again, or says what to do): %w", r.Slot, r.command, cause)
 	}
 }
 
@@ -68,7 +68,7 @@ func (r *run) blocked(ctx context.Context, cause error) error {
 	if left, err := r.awaitNoSlot(ctx, r.db); err != nil {
 		return err
 	} else if left {
-		return fault.Stopped("run "+r.command+" again, which goes on from there", "the creation of slot %q was given up after %s, but the slot is there", r.Slot, r.SlotTimeout)
+		return fault.Stopped("run "+r.command+" again, which goes on from there or says what to do", "the creation of slot %q was given up after %s, but the slot is there", r.Slot, r.SlotTimeout)
 	}
 	if err := r.withdraw(ctx); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (r *run) abandoned(ctx context.Context, cause error) error {
 		}
 	}
 	if left, err := r.awaitNoSlot(cctx, db); err != nil || left {
-		return errors.Join(fmt.Errorf("slot %q may be there (%s goes on from there when it is run again): %w", r.Slot, r.command, cause), err)
+		return errors.Join(fmt.Errorf("slot %q may be there (%s goes on from there when it is run again, or says what to do): %w", r.Slot, r.command, cause), err)
 	}
 	return errors.Join(cause, r.withdraw(cctx))
 }

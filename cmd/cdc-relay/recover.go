@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -129,6 +130,10 @@ func (a *app) recover(ctx context.Context, cfg config.Config, f recoverFlags) er
 	// Whether rows can be read matters only once there is something to recover.
 	ro.OpenRows = func() (setup.Rows, func(context.Context), error) {
 		rows, err := a.rows(cfg, f.backfillFlags, tables, openSink(cfg, cluster, log))
+		var usage *usageError
+		if errors.As(err, &usage) {
+			err = usage.err // the server was connected to
+		}
 		if err != nil {
 			return nil, nil, err
 		}
