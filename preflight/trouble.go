@@ -82,9 +82,13 @@ func anew(f Facts) string {
 
 // Recovering is the error for a slot whose recovery has not ended.
 func Recovering(slot string, b checkpoint.Backfill) error {
+	rows := "rows that were committed after " + b.Replaces.LSN.String()
+	if b.Replaces.LSN == 0 { // nothing was known
+		rows = "rows that are in the tables"
+	}
 	return fault.Stopped("wait for it if it still runs; else run cdc-relay recover again, which starts over, or cdc-relay recover --give-up, which records the gap",
-		"a recovery of slot %q was begun at %s and has not finished: rows that were committed after %s may not be published yet",
-		slot, b.Begun.UTC().Format("2006-01-02 15:04:05Z"), b.Replaces.LSN)
+		"a recovery of slot %q was begun at %s and has not finished: %s may not be published yet",
+		slot, b.Begun.UTC().Format("2006-01-02 15:04:05Z"), rows)
 }
 
 // Elsewhere names the marks of other clusters, for a person; "" without any.
