@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,54 @@ func TestE2E_Recover(t *testing.T) {
 			x.run(c.name, c.breaks)
 		})
 	}
+}
+
+// TestE2E_SyncedFailover promotes a standby that has the slot: the relay goes on by
+// itself, and there is nothing to recover.
+func TestE2E_SyncedFailover(t *testing.T) {
+	if v, err := strconv.Atoi(e2e.PGVersion()); err != nil || v < 17 {
+		t.Skip("failover slots came with 17")
+	}
+	x := &lostSlot{rig: newRig(t, rigOptions{noTable: true, pg: pgserver.Options{Settings: map[string]string{
+		"wal_keep_size": "512MB", "synchronized_standby_slots": "standby"}}}), t: t, ok: true}
+	if x.pg.Server == nil {
+		t.Skip("needs the server's files")
+	}
+	x.sourceYAML = "  failover: true\n"
+	x.pg.Exec(t, orderedTable, "SELECT pg_create_physical_replication_slot('standby', true)")
+	x.setup(t)
+	primary := x.pg.Server
+	standby := x.copyOf(primary, "pg_replslot")
+	standby.file("standby.signal", "")
+	standby.settings["primary_conninfo"] = fmt.Sprintf("host=127.0.0.1 port=%d user=%s dbname=app", primary.Port(), pgserver.Superuser)
+	standby.settings["primary_slot_name"] = "standby"
+	standby.settings["hot_standby_feedback"] = "on"
+	standby.settings["sync_replication_slots"] = "on"
+	standby.settings["synchronized_standby_slots"] = ""
+	s := standby.start()
+	relay := x.startReady(t)
+	x.writers = startBusyWriters(t, x.pg, recoverWriters)
+	after := &e2e.PG{PGControl: s, Server: s, Version: x.pg.Version, Database: x.pg.Database}
+	e2e.Eventually(t, time.Minute, "the slot to be synchronised", func() bool {
+		got, err := after.TryQuery("SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = $1", x.slot)
+		return err == nil && strings.HasPrefix(got, "t")
+	})
+	time.Sleep(time.Second)
+	x.writers.mayFail.Store(true)
+	primary.Kill9()
+	x.writers.Stop()
+	relay.Kill()
+	x.use(s)
+	x.pg.Exec(t, "SELECT pg_promote()", "CHECKPOINT")
+	relay = x.startReady(t)
+	x.pg.Exec(t, "INSERT INTO outbox (id, aggregateid, payload) SELECT 'later-' || n, 'k', 'x' FROM generate_series(1, 100) n")
+	x.waitCaughtUp(t, time.Minute)
+	code, stdout, stderr := x.command(t, "recover")
+	x.hold(code == 0 && strings.Contains(stdout, "nothing to recover"), "recover after a failover (%d):\n%s%s", code, stdout, stderr)
+	x.hold(relay.Terminate(t, 30*time.Second) == 0, "the relay does not end cleanly")
+	c := (&handoff{t: t, rig: x.rig}).count(x.rig)
+	e2e.Result(t, "synced_failover", x.ok && c.missing == 0 && c.uncommitted == 0 && c.streamed > 100, "missing", c.missing, "rows", c.rows,
+		"extra", c.uncommitted, "streamed", c.streamed, "pg", x.pg.Version)
 }
 
 // lostSlot is a case under way.
