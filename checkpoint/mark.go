@@ -86,31 +86,6 @@ func OfRows(gaps []Gap) []Gap {
 	return rows
 }
 
-// Remaining returns what a backfill leaves of gaps when it has covered some of them.
-// It covers rows: of a gap of everything, the logical messages remain where they
-// are published, unless they are among those covered.
-func Remaining(gaps, covered []Gap, messages bool) []Gap {
-	var open []Gap
-	for _, g := range gaps {
-		if slices.ContainsFunc(covered, g.Same) {
-			if g = g.OfMessages(); !messages || slices.ContainsFunc(covered, g.Same) || slices.ContainsFunc(open, g.Same) {
-				continue
-			}
-		}
-		open = append(open, g)
-	}
-	return open
-}
-
-// OfMessages is what is left of a gap when all its rows are published; of one of a
-// single table the gap itself.
-func (g Gap) OfMessages() Gap {
-	if g.Table == "" {
-		g.Table = LogicalMessages
-	}
-	return g
-}
-
 // Uncovered returns the gaps that are not among those covered.
 func Uncovered(gaps, covered []Gap) []Gap {
 	var open []Gap

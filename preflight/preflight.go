@@ -354,11 +354,11 @@ func plan(w Want, f Facts, k Known) Plan {
 			"the server is on the new timeline %d (it was %d): a failover. Events up to %s were published; streaming begins at %s. What lies between may be published again, and what the new primary did not receive is published but gone from the database",
 			f.Timeline, f.Mark.Timeline, f.Mark.LSN, p.Start))
 	}
-	if open := checkpoint.Remaining(f.Mark.Gaps, f.Covered, w.Messages); !slices.EqualFunc(open, f.Mark.Gaps, checkpoint.Gap.Same) {
+	if open := checkpoint.Uncovered(f.Mark.Gaps, f.Covered); len(open) < len(f.Mark.Gaps) {
 		p.SaveFirst = true
 		p.Mark.Gaps = open
 		p.Warnings = append(p.Warnings, fmt.Sprintf(
-			"%d of %d open gaps are closed: a backfill has published the rows of them that were still in the table", len(f.Mark.Gaps)-len(checkpoint.Uncovered(f.Mark.Gaps, f.Covered)), len(f.Mark.Gaps)))
+			"%d of %d open gaps are closed: a backfill has published the rows of them that were still in the table", len(f.Mark.Gaps)-len(open), len(f.Mark.Gaps)))
 	}
 	p.Mark.CheckedLSN = f.Server.CurrentLSN
 	p.Mark.Publication = f.Identities.Publication

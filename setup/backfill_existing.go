@@ -101,8 +101,12 @@ func (f *backfill) judge(point lsn) []verdict {
 }
 
 func (f *backfill) whyOpen(g checkpoint.Gap, point lsn) string {
-	if g.To > point {
+	switch {
+	case g.To > point:
 		return fmt.Sprintf("it ends after the snapshot at %s", point)
+	case (g.Table == "" || g.Table == checkpoint.LogicalMessages) && f.Messages != "":
+		return fmt.Sprintf("logical messages with the prefix %q that were skipped in it are in no table: emit again those that are missed; "+
+			"when none is, a backfill with messages.prefix empty closes it", f.Messages)
 	}
 	return f.whyUnread(g)
 }
@@ -113,10 +117,8 @@ func (f *backfill) whyUnread(g checkpoint.Gap) string {
 	unread := slices.ContainsFunc(f.run.Tables, func(t catalog.TableName) bool { return !read(t) })
 	named := slices.ContainsFunc(f.run.Tables, func(t catalog.TableName) bool { return t.String() == g.Table })
 	switch {
-	case g.Table == checkpoint.LogicalMessages && !f.ClosesGaps:
-		return "logical messages are in no table; --closes-gaps says that they were published, or need not be"
 	case g.Table == checkpoint.LogicalMessages:
-		return ""
+		return "" // none is
 	case g.Table == "" && unread:
 		return "it is of every outbox table, and not all were read"
 	case g.Table != "" && !named:
@@ -150,9 +152,6 @@ func (f *backfill) cover(ctx context.Context, all []verdict) error {
 	for _, v := range all {
 		if v.why == "" {
 			gaps = append(gaps, v.gap)
-			if f.ClosesGaps && v.gap.Table == "" {
-				gaps = append(gaps, v.gap.OfMessages())
-			}
 		}
 	}
 	if len(gaps) > 0 {

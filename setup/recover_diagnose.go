@@ -99,7 +99,7 @@ func (v *recovery) before(ctx context.Context, others []checkpoint.Mark) error {
 	if err != nil {
 		return elsewhere(err, "which gaps of slot %q are covered cannot be loaded", v.Slot)
 	}
-	v.was.Gaps = checkpoint.Remaining(v.was.Gaps, covered.Gaps, v.Messages != "")
+	v.was.Gaps = checkpoint.Uncovered(v.was.Gaps, covered.Gaps)
 	return nil
 }
 

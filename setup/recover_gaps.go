@@ -35,6 +35,8 @@ func (v *recovery) left(ctx context.Context, f *backfill, to lsn) ([]checkpoint.
 	messages := v.Messages != "" && !v.ClosesGaps
 	for _, g := range v.was.Gaps {
 		switch {
+		case g.Table == checkpoint.LogicalMessages && messages:
+			gaps = append(gaps, v.moved(g, to))
 		case g.Table == "" && messages && f.whyUnread(g) == "":
 			g.Table = checkpoint.LogicalMessages // the rows of it were read
 			gaps = append(gaps, v.moved(g, to))
