@@ -122,9 +122,8 @@ func (x *lostSlot) run(name string, breaks func(*lostSlot)) {
 
 	before := x.pg.Query(t, "SELECT count(*) FROM outbox")
 	run := x.start(t)
-	said := ""
 	x.hold(run.WaitExit(t, 30*time.Second) == 1, "run does not refuse")
-	said = lastLine(run.Log())
+	said := lastLine(run.Log())
 	x.hold(strings.Contains(said, "cdc-relay recover"), "run does not name recover: %s", said)
 	_, status, _ := x.command(t, "status")
 	x.hold(strings.Contains(status, "cdc-relay recover"), "status does not name recover: %s", status)
