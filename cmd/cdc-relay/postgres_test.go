@@ -84,7 +84,7 @@ func TestCLI_OnPostgres(t *testing.T) {
 		t.Errorf("with a slot made anew: %d %s", code, out)
 	}
 	code, out, _ = cli(t, env, "status", "--json")
-	if err := json.Unmarshal([]byte(out), &st); err != nil || code != 0 {
+	if err := json.Unmarshal([]byte(out), &st); err != nil || code != 1 || len(st.Problems) != 1 || !strings.Contains(st.Problems[0], "cdc-relay recover") {
 		t.Fatalf("%d %s", code, out)
 	}
 	if code, out, errs := cli(t, env, "adopt", "--lsn", st.Slot.Confirmed); code != 1 {
