@@ -82,7 +82,8 @@ type Gap struct {
 	Found  time.Time `json:"found"`
 }
 
-// Halt is a record that holds up its lane, or reading. It holds no payload.
+// Halt is a record that holds up its lane, or reading; without an id, what the
+// server cannot decode. It holds no payload.
 type Halt struct {
 	Topic     string    `json:"topic,omitempty"`
 	Partition int32     `json:"partition"` // -1: none was chosen yet
@@ -90,6 +91,7 @@ type Halt struct {
 	LSN       string    `json:"lsn"`
 	Seq       uint32    `json:"seq"`
 	Reason    string    `json:"reason"`
+	Fix       string    `json:"fix,omitempty"`
 	At        time.Time `json:"at"`
 }
 
@@ -153,9 +155,7 @@ func Gaps(gaps []checkpoint.Gap) []Gap {
 
 func halt(r sink.Refusal) Halt {
 	h := Halt{Topic: r.Topic, Partition: r.Partition, ID: r.ID, LSN: r.LSN.String(), Seq: r.Seq, At: r.At}
-	if r.Reason != nil {
-		h.Reason = r.Reason.Error()
-	}
+	h.Reason, h.Fix = relay.HaltReason(r)
 	return h
 }
 

@@ -115,7 +115,7 @@ func classifySQLState(e *pgconn.PgError) fault.Class {
 		return fault.Stop
 	case "XX000":
 		// The server cannot hold the row in one allocation, and never will.
-		if e.File == "mcxt.c" || strings.Contains(e.Message, "invalid memory alloc request size") {
+		if neverAllocated(e) {
 			return fault.Stop
 		}
 		return fault.Retry

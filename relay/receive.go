@@ -25,6 +25,7 @@ type transaction struct {
 	open   bool
 	number uint64 // the tracker's
 	route.Tx
+	xid uint32
 	seq uint32 // inserts and published messages seen
 }
 
@@ -76,12 +77,17 @@ func (s *session) receive(ctx, pctx context.Context) error {
 func (s *session) streamError(err error) error {
 	var big *replication.FrameTooLargeError
 	if errors.As(err, &big) {
-		return &fault.Error{Class: fault.Stop, Err: err,
-			What: "a row or message is too large to be read",
-			Fix:  "raise relay.max_row_bytes above it; it is still in the slot"}
+		fix := "raise relay.max_row_bytes above it; it is still in the slot"
+		if s.tx.open {
+			fix += fmt.Sprintf(". Or give its transaction up: cdc-relay adopt --lsn %s, which records the gap", s.tx.CommitLSN+1)
+		}
+		return &fault.Error{Class: fault.Stop, Err: err, What: "a row or message is too large to be read, " + s.place(), Fix: fix}
 	}
 	if catalog.SQLState(err) == "42704" {
 		return s.publicationMissing(err)
+	}
+	if u := s.undecodable(err); u != nil {
+		return u
 	}
 	explained := catalog.Explain(err)
 	if fault.ClassOf(explained) != fault.Stop {
@@ -111,6 +117,7 @@ func (s *session) idle(tx *transaction, end pglogrepl.LSN) {
 		return
 	}
 	s.received.Store(uint64(end))
+	s.r.passed(end)
 	s.tracker.Idle(end)
 	s.wake()
 }
@@ -122,7 +129,7 @@ func (s *session) event(ctx context.Context, tx *transaction, ev *decoder.Event,
 			return fault.Stopped("report this with the server's version", "a transaction begins at %s before %s ended", ev.Begin.CommitLSN, tx.CommitLSN)
 		}
 		*tx = transaction{open: true, number: s.tracker.Begin(ev.Begin.CommitTime)}
-		tx.CommitLSN, tx.CommitTime = ev.Begin.CommitLSN, ev.Begin.CommitTime
+		tx.CommitLSN, tx.CommitTime, tx.xid = ev.Begin.CommitLSN, ev.Begin.CommitTime, ev.Begin.XID
 	case decoder.KindRelation:
 		if err := s.router.Relation(ev.Relation); err != nil {
 			return s.here(err)
@@ -135,6 +142,7 @@ func (s *session) event(ctx context.Context, tx *transaction, ev *decoder.Event,
 		}
 		tx.open = false
 		s.received.Store(max(s.received.Load(), uint64(ev.Commit.EndLSN)))
+		s.r.passed(tx.CommitLSN)
 		s.r.transactions.Add(1)
 		if s.marks != nil {
 			s.marks.queue.Commit(ev.Commit.EndLSN) // before the watermark can get there
@@ -256,9 +264,11 @@ func (s *session) wake() {
 func (s *session) haltReading(ctx context.Context, rec *sink.Record, reason error) error {
 	s.beforeWait()
 	ref := sink.Refusal{Topic: rec.Topic, Partition: sink.PartitionByKey, ID: string(rec.ID), LSN: rec.LSN, Seq: rec.Seq, Reason: reason, At: time.Now()}
+	s.haltedTx.Store(s.tx.CommitTime)
 	s.readHalt.Store(&ref)
-	s.r.setFailed(StateHalted, reason)
-	s.log.Error("event cannot be published; reading is halted and nothing after it will be confirmed",
+	s.r.setFailed(StateHalted, errors.New(haltText(ref)))
+	_, fix := HaltReason(ref)
+	s.log.Error("event cannot be published; reading is halted and nothing after it will be confirmed", zap.String("fix", fix),
 		zap.String("id", ref.ID), zap.Stringer("lsn", ref.LSN), zap.Uint32("seq", ref.Seq), zap.Error(reason))
 	select {
 	case <-ctx.Done():

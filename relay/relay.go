@@ -88,6 +88,13 @@ type Relay struct {
 	// known is what the last session that streamed learned, as a whole; used by
 	// Run's goroutine only.
 	known preflight.Known
+	// failedAt is where the last stream ended by an error of the decoding, and
+	// failures how often in a row; Run's goroutine only.
+	failedAt failurePlace
+	failures int
+	// unread is what the server cannot decode, as long as the stream is not beyond
+	// it; nil for nothing.
+	unread atomic.Pointer[undecodableError]
 
 	transactions, rows, messages, ignoredMessages, bytes, reconnects, naps atomic.Uint64
 	deleted                                                                atomic.Uint64 // rows, by retention
@@ -191,7 +198,9 @@ func (r *Relay) sessions(ctx context.Context) error {
 		}
 		class, code := classify(err)
 		r.count(class, code)
-		if class == fault.Stop {
+		var unread *undecodableError
+		halted := errors.As(err, &unread)
+		if class == fault.Stop && !halted {
 			return err
 		}
 		if streamed {
@@ -201,8 +210,13 @@ func (r *Relay) sessions(ctx context.Context) error {
 			pause.Reset()
 		}
 		wait := min(pause.NextBackOff(), r.cfg.ReconnectMax) // its jitter goes past the longest
-		r.setFailed(StateReconnecting, err)
-		r.log.Warn("connection lost or not made; trying again", zap.Error(err), zap.String("code", code), zap.Duration("pause", wait))
+		if halted {
+			wait = undecodableRetry
+			r.haltAt(unread)
+		} else {
+			r.setFailed(StateReconnecting, err)
+			r.log.Warn("connection lost or not made; trying again", zap.Error(err), zap.String("code", code), zap.Duration("pause", wait))
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -222,6 +236,8 @@ func (r *Relay) stoppedBetween(err error) error {
 	switch {
 	case err != nil:
 		return err
+	case r.unread.Load() != nil:
+		return fmt.Errorf("stopped while halted: confirmed up to %s; what was published after it will be published again", confirmed)
 	case confirmed == 0 || acked <= confirmed:
 		return nil // nothing was streamed, or all of it is confirmed
 	}
@@ -267,7 +283,8 @@ func (r *Relay) refused(_ context.Context, ref sink.Refusal, _ *sink.Record) (si
 	if ref.Partition == sink.PartitionByKey {
 		partition = zap.Skip() // none was chosen yet
 	}
-	r.log.Error("record refused; its partition is halted and nothing after it will be confirmed",
+	_, fix := HaltReason(ref)
+	r.log.Error("record refused; its partition is halted and nothing after it will be confirmed", zap.String("fix", fix),
 		zap.String("topic", ref.Topic), partition, zap.String("id", ref.ID),
 		zap.Stringer("lsn", ref.LSN), zap.Uint32("seq", ref.Seq), zap.Error(ref.Reason))
 	return sink.Halt, nil

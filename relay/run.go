@@ -26,6 +26,7 @@ func (s *session) run(ctx context.Context) error {
 	s.mark = s.plan.Mark
 	s.tracker = checkpoint.NewTracker(s.plan.Start)
 	s.received.Store(uint64(s.plan.Start))
+	s.r.passed(s.plan.Start)
 	s.durable.Store(uint64(s.plan.Mark.LSN))
 	s.lastAck.Store(time.Now().UnixNano())
 	s.checked.Store(&checkedIdentities{

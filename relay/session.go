@@ -62,6 +62,7 @@ type session struct {
 	nudge     chan struct{} // capacity 1: the watermark may have moved
 	notice    error         // set by the server's notices; receive's goroutine only
 	readHalt  atomic.Pointer[sink.Refusal]
+	haltedTx  atomic.Int64 // commit time of the transaction of readHalt, in microseconds
 	saveError atomic.Pointer[failure] // of the mark
 	markError atomic.Pointer[failure] // of marks
 	// checked is what watch found in order last, and at which position.
@@ -321,12 +322,9 @@ func (s *session) onNotice(n *pgconn.Notice) {
 // publicationMissing is the error for a publication that did not exist at the
 // point of the WAL that is decoded.
 func (s *session) publicationMissing(err error) error {
-	return &fault.Error{
-		Class: fault.Stop, Err: err,
-		What: fmt.Sprintf("publication %q did not exist at this point of the WAL: it was created after the slot, or dropped. Rows inserted from %s on, until it was there, cannot be sent",
-			s.r.cfg.Publication, s.tracker.Watermark()),
-		Fix: "see that the publication is there (" + catalog.CreatePublicationSQL(s.r.cfg.Publication, tableNames(s.r.cfg.Tables)) + "), then " + preflight.Repaired,
-	}
+	what := fmt.Sprintf("publication %q did not exist at this point of the WAL: it was created after the slot, or dropped. Rows inserted from %s on, until it was there, cannot be sent",
+		s.r.cfg.Publication, s.receivedLSN())
+	return s.cannotDecode(what, max(s.receivedLSN(), catalog.DecodedLSN(err)), err)
 }
 
 // classify asks fault first, then the PostgreSQL side.

@@ -98,6 +98,12 @@ func (r *Relay) Status() Status {
 	if st.ServerLSN > st.RestartLSN && st.RestartLSN != 0 {
 		st.RetainedBytes = int64(st.ServerLSN - st.RestartLSN)
 	}
+	if u := r.unread.Load(); u != nil {
+		st.Halts = append(st.Halts, u.refusal)
+		if st.OldestUnacked.IsZero() || u.since().Before(st.OldestUnacked) {
+			st.OldestUnacked = u.since()
+		}
+	}
 	for _, l := range st.Lanes {
 		if l.Halted != nil {
 			st.Halts = append(st.Halts, *l.Halted)
@@ -116,6 +122,10 @@ func (s *session) fill(st *Status) {
 	}
 	if h := s.readHalt.Load(); h != nil {
 		st.Halts = append(st.Halts, *h)
+		// No record of its transaction may be in flight, but it is not published.
+		if at := time.UnixMicro(s.haltedTx.Load()); st.OldestUnacked.IsZero() || at.Before(st.OldestUnacked) {
+			st.OldestUnacked = at
+		}
 	}
 }
 
@@ -127,12 +137,10 @@ func (r *Relay) judge(s *session, st *Status) {
 		st.Ready = true
 		return
 	case len(st.Halts) > 0:
-		h := st.Halts[0]
-		if st.State == StateStreaming {
+		if h := st.Halts[0]; st.State == StateStreaming {
 			st.State, st.Since = StateHalted, h.At
 		}
-		st.Reason = fmt.Sprintf("a record can never be written as it is: topic %q, id %q, transaction %s, event %d: %v; nothing after it is confirmed",
-			h.Topic, h.ID, h.LSN, h.Seq, h.Reason)
+		st.Reason = haltText(st.Halts[0])
 		return
 	case st.State != StateStreaming:
 		return

@@ -171,6 +171,15 @@ func (c *Conn) CopySlot(ctx context.Context, from, to string) (pglogrepl.LSN, er
 	return lsn, nil
 }
 
+// AdvanceSlot moves a slot forward without decoding what lies between.
+func (c *Conn) AdvanceSlot(ctx context.Context, slot string, to pglogrepl.LSN) error {
+	sql := "SELECT pg_catalog.pg_replication_slot_advance(" + quoteLiteral(slot) + ", " + quoteLiteral(to.String()) + ")"
+	if _, err := c.pg.Exec(ctx, sql).ReadAll(); err != nil {
+		return fmt.Errorf("advance slot %q to %s: %w", slot, to, err)
+	}
+	return nil
+}
+
 // Start begins to stream slot's publication at lsn, or at the slot's confirmed
 // LSN where that is higher. The Stream owns the connection from then on, also
 // when Start fails.

@@ -287,6 +287,9 @@ func (rep *statusReport) writeRelay(line func(name, format string, args ...any))
 	}
 	for _, h := range s.Halts {
 		line("halted", "%s, id %s, at %s, since %s: %s", sink.Place(h.Topic, h.Partition), known(h.ID), h.LSN, h.At.UTC().Format(time.DateTime+"Z"), h.Reason)
+		if h.Fix != "" {
+			line("to fix it", "%s", h.Fix)
+		}
 	}
 	for _, l := range s.Lanes {
 		if !l.Halted {

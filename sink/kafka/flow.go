@@ -115,6 +115,7 @@ func (s *Sink) failedAttempt(ln *lane, b *batch, err error, indexes []int32) {
 		ln.state = laneIdle
 		s.kick(ln)
 	case class == fault.Poison:
+		err = tooLarge(ln, b, err)
 		ln.failing(err, now)
 		s.refuse(ln, err)
 	case class == fault.Stop:

@@ -9,6 +9,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
 
+	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/sink"
 )
 
@@ -161,10 +162,11 @@ func (s *Sink) denied(ln *lane, err error, now time.Time) {
 		return
 	}
 	var rec sink.Record
-	reason := fmt.Errorf("this user may not write to the topic; grant WRITE and DESCRIBE on it, then it goes on by itself: %w", err)
+	reason := &fault.Error{Class: fault.Stop, What: "this user may not write to the topic", Err: err,
+		Fix: "grant WRITE and DESCRIBE on it; then it goes on by itself"}
 	if errors.Is(err, kafka.ClusterAuthorizationFailed) {
-		reason = fmt.Errorf("this user may not write to any topic; grant WRITE and DESCRIBE on this one, and with brokers older than Kafka 2.8 "+
-			"also IDEMPOTENT_WRITE on the cluster, then it goes on by itself: %w", kafka.ClusterAuthorizationFailed)
+		reason = &fault.Error{Class: fault.Stop, What: "this user may not write to any topic", Err: kafka.ClusterAuthorizationFailed,
+			Fix: "grant WRITE and DESCRIBE on this one, and with brokers older than Kafka 2.8 also IDEMPOTENT_WRITE on the cluster; then it goes on by itself"}
 	}
 	r := s.refusal(ln, ln.queue[0], reason, &rec)
 	ln.halted = &r
@@ -179,6 +181,29 @@ func partitionField(p int32) zap.Field {
 		return zap.Skip()
 	}
 	return zap.Int32("partition", p)
+}
+
+// tooLarge says how large a single record is that a broker refuses for its size, and
+// which limit it is over.
+func tooLarge(ln *lane, b *batch, err error) error {
+	if !errors.Is(err, kafka.MessageSizeTooLarge) && !errors.Is(err, kafka.RecordListTooLarge) {
+		return err
+	}
+	sent := len(b.wire())
+	size := fmt.Sprintf("alone in its batch it has %d bytes", sent)
+	if sent != b.size() {
+		size = fmt.Sprintf("alone in its batch it has %d bytes compressed, %d before", sent, b.size())
+	}
+	limit := "and the topic's limit, which may not be read (DESCRIBE_CONFIGS), is lower"
+	if m := ln.topic.maxBatch; m > 0 {
+		limit = fmt.Sprintf("and max.message.bytes of the topic was %d when it was read last", m)
+	}
+	what, setting := "the brokers refuse it as too large: "+size+", "+limit, "max.message.bytes"
+	if errors.Is(err, kafka.RecordListTooLarge) {
+		what, setting = "the brokers refuse it as too large: "+size+", more than a segment of the topic holds", "segment.bytes"
+	}
+	return &fault.Error{Class: fault.Poison, What: what, Err: err,
+		Fix: fmt.Sprintf("raise %s of topic %s to at least %d, and what consumers can fetch, and restart the relay", setting, ln.topic.name, sent)}
 }
 
 // errNoSuchPartition is why a record with an explicit partition is refused.
