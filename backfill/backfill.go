@@ -251,6 +251,24 @@ func (r *Rows) Import(ctx context.Context, snapshot string) error {
 	return r.reader.Begin(ctx, snapshot)
 }
 
+// Unreadable finds the rows of the snapshot that the server cannot print in UTF-8,
+// and leaves them out of what Count and Publish see.
+func (r *Rows) Unreadable(ctx context.Context) ([]catalog.UnreadableRow, error) {
+	var all []catalog.UnreadableRow
+	for i := range r.sources {
+		q := &r.sources[i].query
+		bad, err := r.reader.Unreadable(ctx, *q, r.cfg.Tables[i].ID)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range bad {
+			q.Except = append(q.Except, row.At)
+		}
+		all = append(all, bad...)
+	}
+	return all, nil
+}
+
 // Count counts the rows of the snapshot.
 func (r *Rows) Count(ctx context.Context) (int64, error) {
 	r.total = 0

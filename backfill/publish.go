@@ -129,6 +129,10 @@ func (r *Rows) table(ctx context.Context, sk sink.Sink, s source, at place) erro
 			return &fault.Error{Class: fault.Stop, Err: err, Fix: "raise relay.max_row_bytes above it",
 				What: fmt.Sprintf("a row of table %s, after %d rows, is too large to be read", s.query.Table, r.read)}
 		}
+		if perhaps, _ := catalog.Undecodable(err); perhaps {
+			return &fault.Error{Class: fault.Stop, Err: errors.New(catalog.DecodingFault(err)), Fix: "mend it, or " + r.cfg.Leave,
+				What: fmt.Sprintf("a row of table %s, in the batch after the first %d rows, cannot be read", s.query.Table, r.read)}
+		}
 		if err != nil {
 			return err
 		}

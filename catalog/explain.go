@@ -90,14 +90,13 @@ func sentence(code string) (what, fix string) {
 				"see which of the two is missing with `cdc-relay check`"
 	case "22P05", "22021":
 		return "a row cannot be converted to UTF-8, so that the server cannot send it",
-			"the row is at the position where the stream stops; mend its text in the source, " +
-				"and pass this position with `cdc-relay adopt --lsn`, which records the gap"
+			"cdc-relay recover, on a stopped relay, finds it, skips it on record and publishes the other rows; a replay goes around it (--to, then --from)"
 	case "XX000":
 		return "the server cannot send what is in the WAL at this position",
-			"a value larger than about 500 MB, or damage; the server's log says more"
+			"a value larger than about 500 MB, or damage; the server's log says more. For the first, cdc-relay recover skips it on record; a replay goes around it (--to, then --from)"
 	case "54000":
 		return "a row is larger than the server can send",
-			"pass this position with `cdc-relay adopt --lsn`, which records the gap"
+			"cdc-relay recover, on a stopped relay, finds it, skips it on record and publishes the other rows; a replay goes around it (--to, then --from)"
 	case "55000":
 		return "the server cannot do this in its present state",
 			"a slot whose wal_status is lost cannot be read again (see `cdc-relay status`); wal_level must be logical"

@@ -20,6 +20,7 @@ type Select struct {
 	Columns     []string
 	Where       string // an SQL expression; "" : every row
 	RowFilter   string // of the publication; "" : none
+	Except      []Address
 	OrderBy     []string
 }
 
@@ -37,7 +38,11 @@ func (q Select) from() string {
 	}
 	b.WriteString(q.Table.SQL())
 	word := " WHERE ("
-	for _, condition := range []string{q.Where, q.RowFilter} {
+	except := ""
+	if len(q.Except) > 0 {
+		except = "NOT " + among(q.Except)
+	}
+	for _, condition := range []string{q.Where, q.RowFilter, except} {
 		if condition != "" {
 			b.WriteString(word + condition + "\n)")
 			word = " AND ("

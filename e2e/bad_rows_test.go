@@ -35,7 +35,8 @@ func (b *badInput) rows() int {
 		relay := r.start(b.t)
 		relay.WaitNotReady(b.t, 20*time.Second, c.column)
 		_, body := relay.Ready()
-		b.says(c.name, body, "a record can never be written", "public.outbox", strings.Trim(c.id, "'NUL"))
+		b.says(c.name, body, "a record can never be written", "public.outbox", strings.Trim(c.id, "'NUL"), "To fix it: ", "cdc-relay adopt --lsn ")
+		b.hold(!strings.Contains(relay.Metrics(b.t), "cdc_relay_oldest_unpublished_age_seconds 0\n"), "%s: nothing waits, by the metrics", c.name)
 		e2e.Eventually(b.t, 20*time.Second, "the row before to be published", func() bool { return b.count(strings.Trim(good, "'")) > 0 })
 		time.Sleep(1500 * time.Millisecond) // a status interval and more
 		confirmed := mustLSN(b.t, r.confirmed(b.t))
@@ -88,7 +89,8 @@ func (b *badInput) refusedRecord() int {
 	}
 	relay.WaitNotReady(b.t, 20*time.Second, "refused/large")
 	_, body := relay.Ready()
-	b.says("record too large", body, r.topic, "a record can never be written", "refused/large")
+	b.says("record too large", body, r.topic, "a record can never be written", "refused/large", "max.message.bytes of the topic was 100000",
+		"alone in its batch it has 300", "To fix it: raise max.message.bytes", "cdc-relay adopt --lsn ")
 	e2e.Eventually(b.t, 20*time.Second, "the other partition to go on", func() bool { return b.count("refused/other-4") == 1 })
 	time.Sleep(1500 * time.Millisecond)
 	confirmed := mustLSN(b.t, r.confirmed(b.t))

@@ -41,6 +41,7 @@ func TestE2E_Recover(t *testing.T) {
 			x.run(c.name, c.breaks)
 		})
 	}
+	t.Run("undecodable", recoverUndecodable)
 }
 
 // TestE2E_SyncedFailover promotes a standby that has the slot: the relay goes on by

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -311,6 +312,17 @@ func (r *Relay) Ready() (bool, string) {
 		return false, err.Error()
 	}
 	return code == http.StatusOK, body
+}
+
+// Reason is why the relay is not ready, as /readyz says.
+func (r *Relay) Reason(t testing.TB) string {
+	t.Helper()
+	var state struct{ Reason string }
+	_, body := r.Ready()
+	if err := json.Unmarshal([]byte(body), &state); err != nil {
+		t.Fatalf("/readyz: %v:\n%s", err, body)
+	}
+	return state.Reason
 }
 
 // WaitReady waits until /readyz answers 200.

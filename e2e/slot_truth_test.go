@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ type truthCase struct {
 	begin  func(*truth)
 	breaks func(*truth)
 	says   []string // the sentence's own words, and its way out
+	halts  bool     // the relay stays up, not ready
 	doubt  doubt    // what it must say about the row in doubt
 	mend   func(*truth)
 	// adopt gives the position for cdc-relay adopt after mend; nil: the case needs
@@ -123,12 +125,21 @@ func (c truthCase) run(t *testing.T, shared *rig, y *truthTally) {
 	if x.relay == nil {
 		x.relay = x.start(t)
 	}
+	refusal := ""
+	if c.halts {
+		x.relay.WaitNotReady(t, truthLimit, "To fix it: ")
+		refusal = "cdc-relay: " + x.relay.Reason(t)
+		_ = x.relay.Signal(syscall.SIGTERM)
+	}
 	code := x.relay.WaitExit(t, 3*truthLimit)
 	took := time.Since(began)
 	y.mu.Lock()
 	y.slowest = max(y.slowest, took)
 	y.mu.Unlock()
 	said := lastLine(x.relay.Log())
+	if c.halts {
+		said = refusal
+	}
 	y.add(&y.refused, x.hold(code == 1 && took < truthLimit, "ended with %d after %v", code, took))
 	y.add(&y.named, x.names(said, c))
 	// While it runs, positions without events may be confirmed before the change is

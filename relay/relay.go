@@ -211,8 +211,7 @@ func (r *Relay) sessions(ctx context.Context) error {
 		}
 		wait := min(pause.NextBackOff(), r.cfg.ReconnectMax) // its jitter goes past the longest
 		if halted {
-			wait = undecodableRetry
-			r.haltAt(unread)
+			wait = r.haltAt(unread, wait, time.Since(began))
 		} else {
 			r.setFailed(StateReconnecting, err)
 			r.log.Warn("connection lost or not made; trying again", zap.Error(err), zap.String("code", code), zap.Duration("pause", wait))

@@ -62,7 +62,7 @@ type session struct {
 	nudge     chan struct{} // capacity 1: the watermark may have moved
 	notice    error         // set by the server's notices; receive's goroutine only
 	readHalt  atomic.Pointer[sink.Refusal]
-	haltedTx  atomic.Int64 // commit time of the transaction of readHalt, in microseconds
+	haltedTx  atomic.Int64            // commit time of the transaction of readHalt, in microseconds
 	saveError atomic.Pointer[failure] // of the mark
 	markError atomic.Pointer[failure] // of marks
 	// checked is what watch found in order last, and at which position.
@@ -317,14 +317,6 @@ func (s *session) onNotice(n *pgconn.Notice) {
 	if n.Code == "55000" && n.SeverityUnlocalized == "WARNING" && s.notice == nil {
 		s.notice = fmt.Errorf("the server skipped the publication: %s", n.Message)
 	}
-}
-
-// publicationMissing is the error for a publication that did not exist at the
-// point of the WAL that is decoded.
-func (s *session) publicationMissing(err error) error {
-	what := fmt.Sprintf("publication %q did not exist at this point of the WAL: it was created after the slot, or dropped. Rows inserted from %s on, until it was there, cannot be sent",
-		s.r.cfg.Publication, s.receivedLSN())
-	return s.cannotDecode(what, max(s.receivedLSN(), catalog.DecodedLSN(err)), err)
 }
 
 // classify asks fault first, then the PostgreSQL side.

@@ -17,8 +17,11 @@ const (
 	// must see.
 	sameFailures = 3
 	// undecodableRetry is how often a relay that is halted at what the server cannot
-	// decode tries again: by that it sees that somebody has passed it.
-	undecodableRetry = 30 * time.Second
+	// decode tries again, by which it sees that somebody has passed it. The server is to
+	// spend no more than one in retryShare of its time on that.
+	undecodableRetry    = 30 * time.Second
+	maxUndecodableRetry = 10 * time.Minute
+	retryShare          = 20
 )
 
 // undecodableError is the end of a stream at what the server cannot decode. No
@@ -29,6 +32,8 @@ type undecodableError struct {
 	past    pglogrepl.LSN // beyond it the stream has passed
 	at      time.Time     // commit time; zero when it is not known
 	cause   error
+	// publication: it did not exist at that point of the WAL.
+	publication bool
 }
 
 func (u *undecodableError) Error() string { return u.fault.Error() }
@@ -66,8 +71,19 @@ func (s *session) undecodable(err error) error {
 	return s.cannotDecode(what, max(at.lsn, catalog.DecodedLSN(err)), err)
 }
 
+// publicationMissing is the error for a publication that did not exist at the
+// point of the WAL that is decoded.
+func (s *session) publicationMissing(err error) error {
+	what := fmt.Sprintf("publication %q did not exist at this point of the WAL: it was created after the slot, or dropped. Rows inserted from %s on, until it was there, cannot be sent",
+		s.r.cfg.Publication, s.receivedLSN())
+	u := s.cannotDecode(what, max(s.receivedLSN(), catalog.DecodedLSN(err)), err)
+	u.publication = true
+	u.fault.Fix = "see that it is there (" + catalog.CreatePublicationSQL(s.r.cfg.Publication, tableNames(s.r.cfg.Tables)) + "); " + u.fault.Fix
+	return u
+}
+
 // cannotDecode says what it means, and what to do.
-func (s *session) cannotDecode(what string, past pglogrepl.LSN, cause error) error {
+func (s *session) cannotDecode(what string, past pglogrepl.LSN, cause error) *undecodableError {
 	u := &undecodableError{past: past, cause: cause, fault: &fault.Error{Class: fault.Stop,
 		What: what + ". Nothing behind it is published, and the server keeps the WAL from there on",
 		Fix:  "stop the relay and run cdc-relay recover: it finds the transaction, asks before it skips it, and publishes its rows from the table"}}
@@ -79,17 +95,24 @@ func (s *session) cannotDecode(what string, past pglogrepl.LSN, cause error) err
 	return u
 }
 
-// haltAt has the process stay up, not ready, and say why.
-func (r *Relay) haltAt(u *undecodableError) {
-	log := r.log.Error
-	if was := r.unread.Load(); was != nil && was.past == u.past {
+// haltAt has the process stay up, not ready, and say why. It returns when to look
+// again: where the publication did not exist, soon once, since the checks of a connect
+// tell more when there is none by now either. took is how long the last attempt did.
+func (r *Relay) haltAt(u *undecodableError, soon, took time.Duration) (wait time.Duration) {
+	log, wait := r.log.Error, undecodableRetry
+	switch was := r.unread.Load(); {
+	case was != nil && was.past == u.past:
 		u.refusal.At = was.refusal.At
 		log = r.log.Warn
+		wait = max(wait, min(retryShare*took, maxUndecodableRetry))
+	case u.publication:
+		wait = soon
 	}
 	r.unread.Store(u)
 	r.setFailed(StateHalted, u)
 	log("the server cannot decode what comes next; halted, and looking again now and then", zap.String("what", u.fault.What),
 		zap.String("fix", u.fault.Fix), zap.Stringer("lsn", u.refusal.LSN), zap.String("code", catalog.SQLState(u.cause)))
+	return wait
 }
 
 // passed forgets what could not be decoded, once the stream is beyond it.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -169,6 +170,28 @@ func (c *Conn) CopySlot(ctx context.Context, from, to string) (pglogrepl.LSN, er
 		return 0, fmt.Errorf("copy slot %q to the temporary slot %q: position %q: %w", from, to, results[0].Rows[0][0], err)
 	}
 	return lsn, nil
+}
+
+// CopySlotFor makes a slot that stays, where another one stands. A copy is never a
+// failover slot; on PostgreSQL 17 and newer it is made one where that is asked for.
+func (c *Conn) CopySlotFor(ctx context.Context, from, to string, failover bool) error {
+	sql := "SELECT pg_catalog.pg_copy_logical_replication_slot(" + quoteLiteral(from) + ", " + quoteLiteral(to) + ", false)"
+	if _, err := c.pg.Exec(ctx, sql).ReadAll(); err != nil {
+		return fmt.Errorf("copy slot %q to %q: %w", from, to, err)
+	}
+	if !failover || !failoverKnown(c.pg.ParameterStatus("server_version")) {
+		return nil
+	}
+	if _, err := c.pg.Exec(ctx, "ALTER_REPLICATION_SLOT "+quoteIdent(to)+" (FAILOVER true)").ReadAll(); err != nil {
+		return fmt.Errorf("make %q a failover slot: %w", to, err)
+	}
+	return nil
+}
+
+// failoverKnown tells a server that has failover slots.
+func failoverKnown(version string) bool {
+	major, err := strconv.Atoi(leadingDigits(version))
+	return err == nil && major >= 17
 }
 
 // AdvanceSlot moves a slot forward without decoding what lies between.

@@ -10,6 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/preflight"
+	"github.com/cdc-relay/cdc-relay/undecodable"
 )
 
 // Adopt takes over a slot that has no mark, is ahead of it, or whose publication
@@ -26,6 +27,7 @@ func Adopt(ctx context.Context, o Options) error {
 		return err
 	}
 	defer r.db.Close(ctx)
+	r.command, r.skipReason = "cdc-relay adopt", "skipped by adopt"
 	return catalog.Explain(r.adopt(ctx))
 }
 
@@ -45,11 +47,18 @@ func (r *run) adopt(ctx context.Context) error {
 		r.mark.Timeline == r.server.Timeline && r.mark.LSN <= r.server.CurrentLSN &&
 		catalog.Compare(r.mark.Publication, r.mark.Relations, ids).Empty()
 	if settled && r.LSN <= r.slot.Confirmed {
-		r.say("nothing to adopt: slot %q at %s agrees with its mark at %s", r.Slot, r.slot.Confirmed, r.mark.LSN)
+		r.say("nothing to adopt: slot %q at %s agrees with its mark at %s, and nothing is skipped", r.Slot, r.slot.Confirmed, r.mark.LSN)
+		if r.isCommit(ctx) {
+			r.say("note: a transaction is committed exactly at %s, and is streamed from there on; to give it up: cdc-relay adopt --lsn %s", r.LSN, r.LSN+1)
+		}
 		return nil
 	}
 	if err := r.checkLSN(); err != nil {
 		return err
+	}
+	if r.LSN > r.slot.Confirmed && r.isCommit(ctx) {
+		return fault.Stopped(fmt.Sprintf("to give it up too: cdc-relay adopt --lsn %s; to go on with it, and skip only what is before it: cdc-relay adopt --lsn %s", r.LSN+1, r.LSN-1),
+			"%s is the position of a transaction itself, which is streamed from there on and would not be skipped", r.LSN)
 	}
 	if err := r.ask(gaps); err != nil {
 		return err
@@ -101,6 +110,36 @@ func (r *run) checkAdoptable(ctx context.Context) error {
 	return r.checkPublication()
 }
 
+// isCommit tells whether a transaction with events is committed exactly at LSN: to
+// stream from there on is not to skip it. It looks at a copy of the slot; where that
+// cannot be made, it says so, and it is not known.
+func (r *run) isCommit(ctx context.Context) bool {
+	if r.Stream == nil {
+		return false
+	}
+	s, err := r.search(ctx)
+	if err == nil {
+		var at lsn
+		if at, err = undecodable.First(ctx, s, r.LSN); err == nil {
+			return at == r.LSN
+		}
+	}
+	r.say("note: whether a transaction is committed exactly at %s could not be looked up: %v", r.LSN, catalog.Explain(err))
+	return false
+}
+
+// search says where to look in the WAL: from where the slot stands.
+func (r *run) search(ctx context.Context) (undecodable.Search, error) {
+	until, err := r.db.WrittenLSN(ctx)
+	if err != nil {
+		return undecodable.Search{}, err
+	}
+	cfg := *r.Stream
+	cfg.Postgres, cfg.ApplicationName, cfg.MessagePrefix = &r.cfg.Config, r.ApplicationName+" (probe)", r.Messages
+	return undecodable.Search{Stream: cfg, Slot: r.Slot, Publication: r.Publication,
+		From: r.slot.Confirmed, Until: until, Published: max(r.mark.LSN, r.slot.Confirmed)}, nil
+}
+
 func (r *run) checkLSN() error {
 	switch {
 	case r.LSN < r.slot.Confirmed:
@@ -141,7 +180,7 @@ func (r *run) gaps(ctx context.Context, ids catalog.Identities) ([]checkpoint.Ga
 		from = max(r.LSN, r.slot.Confirmed)
 	}
 	add(from, r.slot.Confirmed, "", "the slot was moved or made again past its mark")
-	add(max(from, r.slot.Confirmed), r.LSN, "", "skipped by adopt")
+	add(max(from, r.slot.Confirmed), r.LSN, "", r.skipReason)
 	return gaps, r.changedGaps(ctx, ids, add)
 }
 
@@ -271,7 +310,7 @@ func describe(g checkpoint.Gap) string {
 func (r *run) advance(ctx context.Context) error {
 	if r.LSN > r.slot.Confirmed {
 		if _, err := r.db.AdvanceSlot(ctx, r.Slot, r.LSN); err != nil {
-			return fmt.Errorf("the mark is saved; run adopt again to skip what is left: %w", err)
+			return fmt.Errorf("the mark is saved; run %s again to skip what is left: %w", r.command, err)
 		}
 	}
 	s, ok, err := r.db.Slot(ctx, r.Slot)
@@ -279,7 +318,7 @@ func (r *run) advance(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !ok || s.Confirmed != max(r.LSN, r.slot.Confirmed):
-		return fault.Stopped("see `cdc-relay status`, then run adopt again", "slot %q was moved by somebody else during adopt, to %s", r.Slot, s.Confirmed)
+		return fault.Stopped("see `cdc-relay status`, then run "+r.command+" again", "slot %q was moved by somebody else meanwhile, to %s", r.Slot, s.Confirmed)
 	}
 	r.say("slot %q is adopted at %s", r.Slot, s.Confirmed)
 	return nil

@@ -79,11 +79,14 @@ type env struct {
 
 var envs atomic.Int64
 
-func newEnv(t *testing.T, statements ...string) *env {
+func newEnv(t *testing.T, statements ...string) *env { return newEnvIn(t, "", statements...) }
+
+// newEnvIn is newEnv in a database of that encoding.
+func newEnvIn(t *testing.T, encoding string, statements ...string) *env {
 	t.Helper()
 	n := envs.Add(1)
 	e := &env{t: t, db: fmt.Sprintf("db%d", n), store: &memStore{marks: map[string]checkpoint.Mark{}}}
-	if err := server.CreateDatabase(t.Context(), e.db, ""); err != nil {
+	if err := server.CreateDatabase(t.Context(), e.db, encoding); err != nil {
 		t.Fatal(err)
 	}
 	e.sql(statements...)

@@ -20,6 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // DefaultSlotTimeout bounds the creation of a slot, which waits for every
@@ -82,6 +83,9 @@ type Options struct {
 	// Confirm asks a person; nil refuses unless Yes.
 	Confirm func(question string) (bool, error)
 
+	// Stream is how Adopt and Recover look at the WAL, but for the connection's settings;
+	// nil: they do not.
+	Stream *replication.Config
 	// Replicate opens the replication connection on which Backfill makes a slot.
 	Replicate func(context.Context, *pgx.ConnConfig) (Exporter, error)
 
@@ -117,6 +121,7 @@ type source interface {
 	AdvanceSlot(context.Context, string, pglogrepl.LSN) (pglogrepl.LSN, error)
 	CopySlot(ctx context.Context, from, to string) (pglogrepl.LSN, error)
 	Retained(ctx context.Context, t catalog.TableName, column string) (catalog.Retained, error)
+	WrittenLSN(context.Context) (pglogrepl.LSN, error)
 }
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
@@ -140,14 +145,16 @@ func (o *Options) validate() error {
 type run struct {
 	Options
 	command string // what to run again: setup, adopt, backfill or recover
-	creator uint32 // process id of the server that creates the slot
-	cfg     *pgx.ConnConfig
-	db      source
-	server  catalog.Server
-	slot    catalog.Slot
-	exists  bool // the slot does
-	mark    checkpoint.Mark
-	marked  bool // there is a mark that is not withdrawn; it may be an intent
+	// skipReason is that of the gap up to LSN.
+	skipReason string
+	creator    uint32 // process id of the server that creates the slot
+	cfg        *pgx.ConnConfig
+	db         source
+	server     catalog.Server
+	slot       catalog.Slot
+	exists     bool // the slot does
+	mark       checkpoint.Mark
+	marked     bool // there is a mark that is not withdrawn; it may be an intent
 	// checked is where the server was before the identities were read.
 	checked lsn
 	pub     catalog.Publication

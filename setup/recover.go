@@ -14,6 +14,11 @@ type RecoverOptions struct {
 	// OpenRows makes what Backfill calls Rows, and how to close them; it is called
 	// once something is to be published.
 	OpenRows func() (Rows, func(context.Context), error)
+	// OpenReadable is OpenRows where rows that cannot be read may have to be left out;
+	// where is a predicate that takes the place of Where.
+	OpenReadable func(where string) (ReadableRows, func(context.Context), error)
+	// From is where to begin again, by the history slot; zero for none of that.
+	From lsn
 	// Tables are read; each is one of Options.Tables.
 	Tables []catalog.TableName
 	// Times are the columns that tell a row's age, of tables that have one.
@@ -67,8 +72,11 @@ type recovery struct {
 // names come first, since a slot and a mark that agree may need them; each is a
 // file of its own.
 func (v *recovery) do(ctx context.Context) error {
-	if v.GiveUp {
+	switch {
+	case v.GiveUp:
 		return v.giveUp(ctx)
+	case v.From != 0:
+		return v.beginAgain(ctx)
 	}
 	return v.again(ctx)
 }

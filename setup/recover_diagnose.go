@@ -103,10 +103,13 @@ func (v *recovery) before(ctx context.Context, others []checkpoint.Mark) error {
 	return nil
 }
 
-// agrees says that there is nothing to recover. What else keeps the relay from
-// running is an error.
+// agrees passes what the server cannot decode, or says that there is nothing to
+// recover. What else keeps the relay from running is an error.
 func (v *recovery) agrees(ctx context.Context) error {
 	if v.mark.Timeline == v.server.Timeline && !v.slot.Active {
+		if skipped, err := v.skip(ctx); skipped || err != nil {
+			return err
+		}
 		ids, err := v.identities(ctx)
 		if err != nil {
 			return err
@@ -117,6 +120,9 @@ func (v *recovery) agrees(ctx context.Context) error {
 		}
 	}
 	v.say("nothing to recover: slot %q at %s agrees with its mark at %s", v.Slot, v.slot.Confirmed, v.mark.LSN)
+	if v.slot.Active {
+		v.say("note: process %d reads the slot; whether the server can decode what comes next is looked at when the relay is stopped", v.slot.ActivePID)
+	}
 	if n := len(v.mark.Gaps); n > 0 {
 		v.say("%s on record, see cdc-relay status; cdc-relay backfill closes those of which the rows are still in the table", count(n, "gap"))
 	}

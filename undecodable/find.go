@@ -17,9 +17,15 @@ import (
 
 type lsn = pglogrepl.LSN
 
-// maxProbes bounds how often the WAL is read to find where a stretch ends, when the
+const (
+	// sameFailures make a finding of an error that could heal.
+	sameFailures = 3
+	failurePause = time.Second
+)
+
+// MaxProbes bounds how often the WAL is read to find where a stretch ends, when the
 // server does not say. Each halves what is in question, and is safe to be the last.
-const maxProbes = 48
+const MaxProbes = 48
 
 // Search says where to look.
 type Search struct {
@@ -31,8 +37,9 @@ type Search struct {
 	From, Until lsn
 	// Published is the position before which everything is published already.
 	Published lsn
-	// Progress hears each time the WAL is read again; may be nil.
-	Progress func(probe int, from, to lsn)
+	// Progress hears when the WAL has to be read again and again, and between which
+	// positions; may be nil.
+	Progress func(from, to lsn)
 }
 
 // Finding is what the server cannot decode.
@@ -77,7 +84,7 @@ func (f Finding) String() string {
 // false when everything can be decoded. What a probe leaves on the server ends
 // with its connection.
 func Find(ctx context.Context, s Search) (f Finding, found bool, err error) {
-	r, err := s.read(ctx, s.From, false)
+	r, err := s.readSurely(ctx)
 	if err != nil {
 		return f, false, err
 	}
@@ -97,6 +104,25 @@ func Find(ctx context.Context, s Search) (f Finding, found bool, err error) {
 	return f, found, err
 }
 
+// readSurely reads from From on, and once more where the error of the server could
+// heal: only one that comes each time is a finding.
+func (s Search) readSurely(ctx context.Context) (r *reading, err error) {
+	for try := 1; try <= sameFailures; try++ {
+		if r, err = s.read(ctx, s.From, false); err != nil {
+			return nil, err
+		}
+		if _, certain := catalog.Undecodable(r.failed); certain || r.failed == nil {
+			return r, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(failurePause):
+		}
+	}
+	return r, nil
+}
+
 // bound finds where the stretch ends which begins behind From: the server failed
 // before it named a transaction, or does so for every one of the stretch. It is not
 // found when it lies behind Until: it was written since.
@@ -108,15 +134,15 @@ func (s Search) bound(ctx context.Context, f *Finding) (found bool, err error) {
 	if lo >= hi {
 		return false, nil
 	}
+	if s.Progress != nil {
+		s.Progress(lo, hi)
+	}
 	step := lsn(1 << 10)
-	for probe := 1; hi > lo+1 && probe <= maxProbes; probe++ {
+	for probe := 0; hi > lo+1 && probe < MaxProbes; probe++ {
 		at := lo + (hi-lo)/2
 		if step != 0 { // it is near more often than not
 			at = min(lo+step, at)
 			step *= 8
-		}
-		if s.Progress != nil {
-			s.Progress(probe, lo, hi)
 		}
 		r, err := s.read(ctx, at, true)
 		if err != nil {
@@ -133,6 +159,16 @@ func (s Search) bound(ctx context.Context, f *Finding) (found bool, err error) {
 		f.CommitLSN = lo
 	}
 	return true, nil
+}
+
+// First returns the position of the first transaction with events that is streamed
+// from at on; zero when there is none up to Until, or none that can be decoded.
+func First(ctx context.Context, s Search, at lsn) (lsn, error) {
+	r, err := s.read(ctx, at, true)
+	if err != nil || r.begin.CommitLSN < at {
+		return 0, err
+	}
+	return r.begin.CommitLSN, nil
 }
 
 // CanSkip tells, by a copy of the slot, whether the server can move it to lsn.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/spf13/cobra"
 
 	"github.com/cdc-relay/cdc-relay/catalog"
@@ -17,6 +18,8 @@ type recoverFlags struct {
 	backfillFlags
 	yes      bool
 	systemID string
+	from     string
+	fromLSN  pglogrepl.LSN
 }
 
 func (a *app) recoverCommand(o *options) *cobra.Command {
@@ -38,6 +41,14 @@ recovery: it says so, and exits with 0. It works on a stopped relay only.
 When it is interrupted, run refuses until it is run again, which starts over, or is
 given up, which records what may be missing as a gap.
 
+Where slot and mark agree it looks, on a stopped relay, for what the server can never
+decode: a text that has no form in UTF-8, a value that is too large, a publication that
+did not exist. It names that, skips no more, and publishes the rows from the tables;
+those that cannot be read there either it names too, and leaves out.
+
+With --from it replaces the slot by a copy of the history slot, so that everything
+from that position on is published again, and the stream goes on behind it.
+
 --where, --order-by, --table and --closes-gaps are those of cdc-relay backfill: what
 they leave out is recorded as a gap. The role needs SELECT on the tables.
 
@@ -45,6 +56,7 @@ they leave out is recorded as a gap. The role needs SELECT on the tables.
 		Example: `  cdc-relay recover --dry-run
   cdc-relay recover --order-by created_at
   cdc-relay recover --where "created_at > '2026-01-31'" --order-by created_at --yes
+  cdc-relay recover --from 0/16B3748
   cdc-relay recover --give-up`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,6 +75,7 @@ they leave out is recorded as a gap. The role needs SELECT on the tables.
 		},
 	}
 	fl := cmd.Flags()
+	fl.StringVar(&f.from, "from", "", "replace the slot by a copy of the history slot, and publish everything from this position on again")
 	fl.BoolVar(&f.yes, "yes", false, "do not ask")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "show what is known and what would be done, and do nothing")
 	fl.StringVar(&f.where, "where", "", "publish only the rows for which this SQL expression is true")
@@ -77,8 +90,16 @@ they leave out is recorded as a gap. The role needs SELECT on the tables.
 	return cmd
 }
 
-func (f recoverFlags) check() error {
+func (f *recoverFlags) check() error {
+	if f.from != "" {
+		var err error
+		if f.fromLSN, err = pglogrepl.ParseLSN(f.from); err != nil || f.fromLSN == 0 {
+			return usagef("--from takes a position in the WAL, such as 0/16B3748; cdc-relay status shows which are retained")
+		}
+	}
 	switch {
+	case f.from != "" && (f.giveUp || f.whereOK || f.closesGaps || len(f.tables) > 0 || f.systemID != ""):
+		return usagef("--from publishes what is in the WAL: --where, --table, --closes-gaps, --system-id and --give-up do not go with it")
 	case f.whereOK && strings.TrimSpace(f.where) == "":
 		return usagef("--where is empty; without it every row is published")
 	case f.giveUp && (f.dryRun || f.whereOK):
@@ -126,6 +147,16 @@ func (a *app) recover(ctx context.Context, cfg config.Config, f recoverFlags) er
 	ro := setup.RecoverOptions{Where: f.where, ClosesGaps: f.closesGaps, GiveUp: f.giveUp, SystemID: f.systemID, Times: timeColumns(cfg)}
 	for _, t := range tables {
 		ro.Tables = append(ro.Tables, catalog.TableName{Schema: t.Schema, Name: t.Name})
+	}
+	ro.From = f.fromLSN
+	ro.OpenReadable = func(where string) (setup.ReadableRows, func(context.Context), error) {
+		bf := f.backfillFlags
+		bf.where = where
+		rows, err := a.rows(cfg, bf, tables, openSink(cfg, cluster, log))
+		if err != nil {
+			return nil, nil, err
+		}
+		return rows, rows.Close, nil
 	}
 	// Whether rows can be read matters only once there is something to recover.
 	ro.OpenRows = func() (setup.Rows, func(context.Context), error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/broker"
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/config"
+	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/setup"
 )
 
@@ -169,6 +170,9 @@ func (a *app) setupOptions(cfg config.Config) setup.Options {
 	if cfg.History.On() {
 		so.History = cfg.HistorySlot()
 	}
+	rc := relayConfig(cfg)
+	so.Stream = &replication.Config{StatusInterval: rc.StatusInterval, SilenceTimeout: rc.SilenceTimeout,
+		MaxMessageBytes: rc.MaxRowBytes, RuntimeParams: rc.RuntimeParams}
 	return so
 }
 
