@@ -93,7 +93,7 @@ they leave out is recorded as a gap. The role needs SELECT on the tables.
 func (f *recoverFlags) check() error {
 	if f.from != "" {
 		var err error
-		if f.fromLSN, err = pglogrepl.ParseLSN(f.from); err != nil || f.fromLSN == 0 {
+		if f.fromLSN, err = catalog.ParseLSN(f.from); err != nil || f.fromLSN == 0 {
 			return usagef("--from takes a position in the WAL, such as 0/16B3748; cdc-relay status shows which are retained")
 		}
 	}
