@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/idempotency"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 type handles = func(idempotency.Config, string, work) http.Handler
@@ -304,5 +305,29 @@ func TestNew_ReportsEveryProblem(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("no %q in %v", word, err)
 		}
+	}
+}
+
+// The event of an order is written in the same lent transaction: one order, one event.
+func TestHandle_WithAnOutbox(t *testing.T) {
+	s := newShop(t)
+	s.must(server.Exec(t.Context(), s.db, outbox.Schema))
+	keys, err := idempotency.ForPGX(s.pool.Begin, s.config())
+	s.must(err)
+	fail := true
+	h := keys.Handle("r", func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		_, err := outbox.Write(r.Context(), tx, outbox.Event{AggregateType: "order", AggregateID: "1", Type: "OrderPlaced"})
+		if err == nil && fail {
+			err = errors.New("the order failed")
+		}
+		return err
+	})
+	told(t, serve(h, post("k", "tea")), 500, "failed")
+	fail = false
+	for range 3 {
+		told(t, serve(h, post("k", "tea")), 200, "")
+	}
+	if n := s.count("SELECT count(*) FROM outbox"); n != 1 {
+		t.Errorf("%d events", n)
 	}
 }
