@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -37,6 +38,23 @@ func TestKey_RepetitionReturnsTheRowThatExists(t *testing.T) {
 		if n := e.count("SELECT count(*) FROM outbox WHERE aggregateid = 'changed'"); n != 0 {
 			t.Errorf("%s: a repetition changed the row", name)
 		}
+	}
+}
+
+// Events with a key and without share no statement: a duplicate of the one kind is no
+// error, of the other it is.
+func TestKey_AmongEventsWithout(t *testing.T) {
+	e := newEnv(t)
+	o := e.outbox(outbox.Config{})
+	e.commitOf(e.beginSQL, o, keyed(placed("1"), "k"), withID(placed("2"), id1))
+	refs := e.commitOf(e.beginSQL, o, placed("3"), keyed(placed("1"), "k"))
+	if refs[0].Duplicate || !refs[1].Duplicate {
+		t.Errorf("refs %v", refs)
+	}
+	tx := e.beginSQL()
+	defer tx.rollback()
+	if refs, err := tx.writeBatch(o, keyed(placed("4"), "l"), withID(placed("5"), id1)); !errors.Is(err, outbox.ErrDuplicate) {
+		t.Errorf("got %v, %v", refs, err)
 	}
 }
 
