@@ -44,7 +44,7 @@ func TestRace_SecondIsToldToTryAgain(t *testing.T) {
 			told(t, serve(h, post("k", "tea")), 409, "in-flight") // a second run would wait at the gate for ever
 			told(t, serve(h, post("k", "coffee")), 409, "in-flight")
 		}
-		other := begin(h, post("other", "coffee"))
+		other := begin(h, post("k", "coffee", "Client", "b")) // the same key of another client is free
 		<-g.entered
 		g.leave <- struct{}{}
 		g.leave <- struct{}{}
