@@ -125,9 +125,6 @@ func (f *backfill) whyUnread(g checkpoint.Gap) string {
 		return g.Table + " is not a table of the configuration"
 	case g.Table != "" && !slices.ContainsFunc(f.BackfillOptions.Tables, func(t catalog.TableName) bool { return t.String() == g.Table }):
 		return g.Table + " was not read"
-	case g.Table == "" && f.Messages != "":
-		return fmt.Sprintf("logical messages with the prefix %q that were skipped in it are in no table: emit again those that are missed; "+
-			"when none is, a backfill with messages.prefix empty closes it", f.Messages)
 	case f.Where != "" && !f.ClosesGaps:
 		return "the predicate may leave out rows of it; --closes-gaps says that it leaves out none"
 	}
