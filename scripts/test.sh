@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-export E2E_TIMEOUT=${E2E_TIMEOUT:-25m}
+export E2E_TIMEOUT=${E2E_TIMEOUT:-45m}
 summary=()
 phase() {
 	local name=$1 began=$SECONDS
