@@ -50,9 +50,7 @@ With --from it replaces the slot by a copy of the history slot, so that everythi
 from that position on is published again, and the stream goes on behind it.
 
 --where, --order-by, --table and --closes-gaps are those of cdc-relay backfill: what
-they leave out is recorded as a gap. The role needs SELECT on the tables.
-
-` + exitCodes,
+they leave out is recorded as a gap. The role needs SELECT on the tables.`,
 		Example: `  cdc-relay recover --dry-run
   cdc-relay recover --order-by created_at
   cdc-relay recover --where "created_at > '2026-01-31'" --order-by created_at --yes
