@@ -14,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/decoder"
 	"github.com/cdc-relay/cdc-relay/fault"
 	"github.com/cdc-relay/cdc-relay/marking"
+	"github.com/cdc-relay/cdc-relay/route"
 )
 
 // roomPoll is how often a full queue is looked at.
@@ -69,11 +70,18 @@ func (s *session) newMarks() *marks {
 
 // add remembers a row of the transaction in hand. It must be counted by the tracker
 // already: what is remembered is not acked before it is published.
-func (m *marks) add(rel *decoder.Relation, id []byte) {
+// The table is that of the mapping: the relation may be from a time in which it had
+// another name.
+func (m *marks) add(router *route.Router, rel *decoder.Relation, id []byte) error {
 	if rel != m.last {
-		m.last, m.lastTable = rel, m.tables[catalog.TableName{Schema: rel.Namespace, Name: rel.Name}]
+		t := router.Mapped(rel)
+		if t == nil {
+			return fault.Stopped("report this as a bug", "a row of table %s.%s was routed, and is of none that is mapped", rel.Namespace, rel.Name)
+		}
+		m.last, m.lastTable = rel, m.tables[catalog.TableName{Schema: t.Schema, Name: t.Name}]
 	}
 	m.queue.Add(m.lastTable, id)
+	return nil
 }
 
 func (m *marks) wake() {

@@ -185,7 +185,9 @@ func (s *session) insert(ctx context.Context, tx *transaction, row decoder.Row, 
 func (s *session) publish(ctx context.Context, tx *transaction, rec *sink.Record, rel *decoder.Relation) error {
 	s.tracker.Add(tx.number, 1)
 	if s.marks != nil && rel != nil {
-		s.marks.add(rel, rec.ID)
+		if err := s.marks.add(s.router, rel, rec.ID); err != nil {
+			return err
+		}
 	}
 	s.unsent = true
 	return s.sink.Publish(ctx, rec, sink.Ack{To: s, Tx: tx.number})

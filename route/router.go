@@ -113,6 +113,15 @@ func (r *Router) Relation(rel *decoder.Relation) error {
 	return nil
 }
 
+// Mapped returns the mapped table that a relation is, whatever that is called; nil
+// when it is none. It knows the relations of rows that were routed.
+func (r *Router) Mapped(rel *decoder.Relation) *Table {
+	if b := r.bound[rel.OID]; b != nil {
+		return b.table
+	}
+	return nil
+}
+
 // find returns the binding of a row's relation and remembers it.
 func (r *Router) find(rel *decoder.Relation) (*binding, error) {
 	b := r.bound[rel.OID]
