@@ -81,6 +81,9 @@ type backfill struct {
 	*run
 	BackfillOptions
 	recovery *recovery // of which it is a part, or nil
+	// detached are partitions that the relay detached and has not dropped: no row of
+	// them is read.
+	detached []catalog.Detached
 }
 
 func (f *backfill) do(ctx context.Context) error {
@@ -166,6 +169,14 @@ func (f *backfill) checkRows(ctx context.Context) error {
 		return err
 	}
 	if err := f.readPublication(ctx); err != nil {
+		return err
+	}
+	cluster := f.server.SystemID
+	if f.recovery != nil && f.recovery.was.SystemID != "" {
+		cluster = f.recovery.was.SystemID
+	}
+	var err error
+	if f.detached, err = f.db.Detached(ctx, cluster, f.Slot); err != nil {
 		return err
 	}
 	return f.Rows.Check(ctx, f.tables, f.pub)

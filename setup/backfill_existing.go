@@ -128,7 +128,18 @@ func (f *backfill) whyUnread(g checkpoint.Gap) string {
 	case f.Where != "" && !f.ClosesGaps:
 		return "the predicate may leave out rows of it; --closes-gaps says that it leaves out none"
 	}
+	for _, d := range f.detached {
+		if d.LSN > g.From && (g.Table == "" || g.Table == d.Parent.String()) {
+			return detachedRows(d)
+		}
+	}
 	return ""
+}
+
+// detachedRows says what is in doubt of a partition that the relay detached.
+func detachedRows(d catalog.Detached) string {
+	return fmt.Sprintf("partition %s, which the relay detached at %s and has not dropped, may hold rows of it, and was not read: drop it if they are published, or make it a partition again (%s); then cdc-relay backfill",
+		d.TableName, d.LSN, d.WayBack())
 }
 
 func (f *backfill) sayGaps(all []verdict, covered string) {

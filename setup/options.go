@@ -113,6 +113,7 @@ type source interface {
 	MayFollowSlot(ctx context.Context, publication, slot string) (bool, error)
 	Table(ctx context.Context, schema, name string) (catalog.Table, bool, error)
 	RelationExists(context.Context, uint32) (bool, error)
+	Detached(ctx context.Context, systemID, slot string) ([]catalog.Detached, error)
 	Identities(context.Context, string, []catalog.TableName) (catalog.Identities, error)
 	Exec(context.Context, string) error
 	Blockers(context.Context) ([]catalog.Blocker, error)

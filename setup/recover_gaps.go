@@ -57,6 +57,13 @@ func (v *recovery) left(ctx context.Context, f *backfill, to lsn) ([]checkpoint.
 	if messages {
 		add(checkpoint.Gap{To: to, Table: checkpoint.LogicalMessages, Reason: "logical messages are in no table, from which they could be published again"})
 	}
+	for _, d := range f.detached {
+		published := d.LSN <= v.from() || d.Epoch == v.was.Epoch && d.LSN <= v.was.LSN
+		if !published {
+			add(checkpoint.Gap{To: to, Table: d.Parent.String(), Reason: "rows of partition " + d.TableName.String() + ", which the relay detached before it had published them, were not read"})
+			v.say("gap: %s", detachedRows(d))
+		}
+	}
 	if v.was.SystemID != v.server.SystemID {
 		return gaps, nil
 	}
