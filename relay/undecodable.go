@@ -9,6 +9,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/catalog"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/sink"
 )
 
@@ -108,6 +109,8 @@ func (r *Relay) haltAt(u *undecodableError, soon, took time.Duration) (wait time
 	case u.publication:
 		wait = soon
 	}
+	// A person may put the slot back meanwhile: it is then read from where it stands.
+	r.known = preflight.Known{}
 	r.unread.Store(u)
 	r.setFailed(StateHalted, u)
 	log("the server cannot decode what comes next; halted, and looking again now and then", zap.String("what", u.fault.What),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/fault"
+	"github.com/cdc-relay/cdc-relay/preflight"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/sink"
 )
@@ -76,11 +77,15 @@ func TestUndecodable_IsShownUntilItIsPassed(t *testing.T) {
 	if !errors.As(w.s.streamError(ended(pgconn.PgError{Code: "22P05", Where: "associated LSN 0/1F0"})), &u) {
 		t.Fatal("not taken for what it is")
 	}
+	r.known = preflight.Known{StartedAt: time.Now(), Durable: 0x1E0}
 	for i, took := range []time.Duration{time.Hour, 0, 6 * time.Second, time.Hour} { // the first one was of a whole session
 		want := []time.Duration{undecodableRetry, undecodableRetry, 2 * time.Minute, maxUndecodableRetry}[i]
 		if wait := r.haltAt(u, time.Second, took); wait != want {
 			t.Errorf("%d: looks again after %s, want %s", i, wait, want)
 		}
+	}
+	if r.known != (preflight.Known{}) {
+		t.Error("a slot that is put back by recover --from would not be read from there")
 	}
 	for _, state := range []State{StateHalted, StateStreaming} { // then the next attempt
 		r.setState(state, "")
