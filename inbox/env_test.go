@@ -19,6 +19,9 @@ import (
 var server *pgserver.Server
 
 func TestMain(m *testing.M) {
+	if os.Getenv("INBOX_WORKER_DSN") != "" {
+		worker()
+	}
 	var err error
 	server, err = pgserver.Start(context.Background(), pgserver.Options{Version: os.Getenv("CDC_RELAY_TEST_PG_VERSION")})
 	if err != nil {

@@ -14,7 +14,7 @@ const Schema = `CREATE TABLE public.inbox (
 	key_hash        bytea,                -- of the record's key, 16 bytes of SHA-256
 	PRIMARY KEY (consumer, event_id)
 );
-CREATE INDEX inbox_processed_at ON public.inbox (processed_at);
+CREATE INDEX inbox_processed_at ON public.inbox (consumer, processed_at);
 `
 
 // DeadLetterSchema makes the tables of dead letters, for a Runner with a dead-letter

@@ -1,0 +1,73 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrNotYours is what the transaction of a handler answers to Commit and Rollback.
+var ErrNotYours = errors.New("the transaction of a record is ended by the runner: return nil to commit, an error to roll back")
+
+// session is a transaction that the caller's function has begun, and the handler in
+// it. This file alone ends transactions.
+type session struct {
+	transaction
+	handle   func(context.Context, Record) error
+	commit   func(context.Context) error
+	rollback func(context.Context) error
+}
+
+type begin func(context.Context) (session, error)
+
+func beginPGX(begin func(context.Context) (pgx.Tx, error), handle func(context.Context, pgx.Tx, Record) error) begin {
+	return func(ctx context.Context) (session, error) {
+		tx, err := begin(ctx)
+		if err != nil {
+			return session{}, err
+		}
+		return session{transaction: pgxTx{tx}, commit: tx.Commit, rollback: tx.Rollback,
+			handle: func(ctx context.Context, r Record) error { return handle(ctx, lentTx{tx}, r) }}, nil
+	}
+}
+
+func beginSQL(begin func(context.Context) (*sql.Tx, error), handle func(context.Context, *sql.Tx, Record) error) begin {
+	return func(ctx context.Context) (session, error) {
+		tx, err := begin(ctx)
+		if err != nil {
+			return session{}, err
+		}
+		return session{transaction: sqlTx{tx},
+			commit:   func(context.Context) error { return tx.Commit() },
+			rollback: func(context.Context) error { return tx.Rollback() },
+			handle:   func(ctx context.Context, r Record) error { return handle(ctx, tx, r) }}, nil
+	}
+}
+
+// within runs do in a transaction of its own, and commits it if do returns nil. After
+// an error of the commit it may have happened.
+func (b begin) within(ctx context.Context, do func(s session) error) error {
+	s, err := b(ctx)
+	if err != nil {
+		return fmt.Errorf("begin a transaction: %w", err)
+	}
+	if err := do(s); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortDeadline)
+		defer cancel()
+		_ = s.rollback(ctx) // a connection that is gone has rolled back
+		return err
+	}
+	if err := s.commit(ctx); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// lentTx may do everything but end the transaction.
+type lentTx struct{ pgx.Tx }
+
+func (lentTx) Commit(context.Context) error   { return ErrNotYours }
+func (lentTx) Rollback(context.Context) error { return ErrNotYours }
