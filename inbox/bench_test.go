@@ -14,7 +14,7 @@ import (
 
 // BenchmarkRunner handles b.N records of two partitions, from the topic to the
 // committed offset; run it with -benchtime=40000x. "effect" inserts a row per record, "gate"
-// nothing but the marker.
+// nothing but the marker. The test server does without fsync unless INBOX_BENCH_FSYNC is set.
 func BenchmarkRunner(b *testing.B) {
 	gate := func(context.Context, pgx.Tx, inbox.Record) error { return nil }
 	for _, c := range []struct {

@@ -23,7 +23,11 @@ func TestMain(m *testing.M) {
 		worker()
 	}
 	var err error
-	server, err = pgserver.Start(context.Background(), pgserver.Options{Version: os.Getenv("CDC_RELAY_TEST_PG_VERSION")})
+	settings := map[string]string{}
+	if os.Getenv("INBOX_BENCH_FSYNC") != "" { // what a commit costs is told by the disk
+		settings["fsync"] = "on"
+	}
+	server, err = pgserver.Start(context.Background(), pgserver.Options{Version: os.Getenv("CDC_RELAY_TEST_PG_VERSION"), Settings: settings})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "start PostgreSQL:", err)
 		os.Exit(1)
