@@ -43,7 +43,7 @@ const maxReason = 500 // bytes of the header
 
 // reasonOf says why, and nothing of the payload.
 func reasonOf(err error) string {
-	reason := ""
+	var reason string
 	var f *failure
 	var state interface{ SQLState() string }
 	switch {

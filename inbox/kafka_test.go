@@ -156,19 +156,12 @@ type running struct {
 	done   chan error
 	mu     sync.Mutex
 	seen   map[inbox.Kind]int64
-	last   map[inbox.Kind]inbox.Event
 }
 
 func (r *running) count(k inbox.Kind) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.seen[k]
-}
-
-func (r *running) event(k inbox.Kind) inbox.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last[k]
 }
 
 func (r *running) stop() error {
@@ -203,13 +196,12 @@ func bill(ctx context.Context, tx pgx.Tx, r inbox.Record) error {
 
 func (e *kafkaEnv) run(h handler, change ...func(*inbox.Config)) *running {
 	e.t.Helper()
-	r := &running{t: e.t, done: make(chan error, 1), seen: map[inbox.Kind]int64{}, last: map[inbox.Kind]inbox.Event{}}
+	r := &running{t: e.t, done: make(chan error, 1), seen: map[inbox.Kind]int64{}}
 	c := e.config(change...)
 	observe := c.Observe
 	c.Observe = func(ev inbox.Event) {
 		r.mu.Lock()
 		r.seen[ev.Kind] += max(1, ev.N)
-		r.last[ev.Kind] = ev
 		r.mu.Unlock()
 		if observe != nil {
 			observe(ev)

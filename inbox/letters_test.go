@@ -41,6 +41,12 @@ func (f *failing) set(id string, fails bool) {
 	f.ids[id] = fails
 }
 
+func (f *failing) handled() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.order)
+}
+
 func (f *failing) handle(ctx context.Context, tx pgx.Tx, r inbox.Record) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +160,7 @@ func TestPark_KeepsTheOrderOfAKey(t *testing.T) {
 	waitFor(t, "all to be done", func() bool { return len(e.letters(inbox.Done)) == 3 })
 	e.produce(0, "k4:k")
 	waitFor(t, "the key to go on", func() bool { return e.offset(e.topic, 0) == 7 })
-	order := slices.DeleteFunc(slices.Clone(f.order), func(id string) bool { return id[0] != 'k' })
+	order := slices.DeleteFunc(f.handled(), func(id string) bool { return id[0] != 'k' })
 	if got := strings.Join(order, " "); got != "k1 k2 k3 k4" || e.invoices() != 7 {
 		t.Errorf("order %s, %d invoices", got, e.invoices())
 	}
@@ -177,8 +183,8 @@ func TestRetry_GoesOnAndTriesAgainLater(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	waitFor(t, "the offset of the retry topic", func() bool { return e.offset(e.retry, 0) == 3 })
-	if strings.Join(f.order, " ") != "b a" || e.invoices() != 2 || r.count(inbox.SentToRetry) != 3 || e.offset(e.topic, 0) != 3 {
-		t.Errorf("order %v, %d invoices, %d retries", f.order, e.invoices(), r.count(inbox.SentToRetry))
+	if strings.Join(f.handled(), " ") != "b a" || e.invoices() != 2 || r.count(inbox.SentToRetry) != 3 || e.offset(e.topic, 0) != 3 {
+		t.Errorf("order %v, %d invoices, %d retries", f.handled(), e.invoices(), r.count(inbox.SentToRetry))
 	}
 }
 
@@ -200,10 +206,10 @@ func TestRunner_AnAbsentDatabaseIsNoAttempt(t *testing.T) {
 		}
 		return bill(ctx, tx, r)
 	}, e.config(func(c *inbox.Config) {
-		n := 0
+		var n atomic.Int64
 		c.Observe = func(ev inbox.Event) {
 			if ev.Kind == inbox.Waiting {
-				if n++; n == 8 { // more than Attempts
+				if n.Add(1) == 8 { // more than Attempts
 					away.Store(false)
 				}
 			}

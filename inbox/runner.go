@@ -49,7 +49,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.cleanup(ctx) })
 	defer wg.Wait()
-	defer group.Close() // waits for the workers, and leaves the group
+	defer func() { _ = group.Close() }() // waits for the workers, and leaves the group; its error is always nil
 	for {
 		gen, err := group.Next(ctx)
 		switch {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -234,5 +235,32 @@ func TestRunner_LostGenerationMovesNoOffset(t *testing.T) {
 	waitFor(t, "the refusal", func() bool { return one.count(inbox.OffsetRefused) == 1 })
 	if e.invoices() != 1 || two.count(inbox.Duplicates) != 1 {
 		t.Errorf("%d invoices, %d duplicates", e.invoices(), two.count(inbox.Duplicates))
+	}
+}
+
+func TestRunner_GoesOnWhenKafkaIsKilledAndBack(t *testing.T) {
+	e := newKafkaEnv(t, 1)
+	ids := make([]string, 60)
+	for i := range ids {
+		ids[i] = "event-" + strconv.Itoa(i)
+	}
+	e.produce(0, ids...)
+	half, on := make(chan struct{}), make(chan struct{})
+	var handled atomic.Int64
+	r := e.run(func(ctx context.Context, tx pgx.Tx, r inbox.Record) error {
+		if handled.Add(1) == 32 {
+			close(half)
+			<-on
+		}
+		return bill(ctx, tx, r)
+	}, func(c *inbox.Config) { c.Batch = 5 })
+	<-half
+	broker.k.Kill9()
+	close(on)
+	waitFor(t, "an offset to be refused", func() bool { return r.count(inbox.OffsetRefused)+r.count(inbox.GroupFailed) > 0 })
+	e.must(broker.k.Start(t.Context()))
+	waitFor(t, "the offset", func() bool { return e.offset(e.topic, 0) == 60 })
+	if e.invoices() != 60 || e.markers() != 60 || r.count(inbox.Duplicates) == 0 {
+		t.Errorf("%d invoices, %d markers, %d duplicates", e.invoices(), e.markers(), r.count(inbox.Duplicates))
 	}
 }
