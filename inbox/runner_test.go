@@ -161,6 +161,8 @@ func TestRunner_StopDrainsTheHandler(t *testing.T) {
 	r.cancel()
 	select {
 	case err := <-r.done:
+		close(out)
+		r.done <- err
 		t.Fatal("it did not wait for the handler:", err)
 	case <-time.After(500 * time.Millisecond):
 	}

@@ -16,9 +16,9 @@ var ErrNotYours = errors.New("the transaction of a record is ended by the runner
 // it. This file alone ends transactions.
 type session struct {
 	transaction
-	handle   func(context.Context, Record) error
-	commit   func(context.Context) error
-	rollback func(context.Context) error
+	handle      func(context.Context, Record) error
+	endCommit   func(context.Context) error
+	endRollback func(context.Context) error
 }
 
 type begin func(context.Context) (session, error)
@@ -29,7 +29,7 @@ func beginPGX(begin func(context.Context) (pgx.Tx, error), handle func(context.C
 		if err != nil {
 			return session{}, err
 		}
-		return session{transaction: pgxTx{tx}, commit: tx.Commit, rollback: tx.Rollback,
+		return session{transaction: pgxTx{tx}, endCommit: tx.Commit, endRollback: tx.Rollback,
 			handle: func(ctx context.Context, r Record) error { return handle(ctx, lentTx{tx}, r) }}, nil
 	}
 }
@@ -41,9 +41,9 @@ func beginSQL(begin func(context.Context) (*sql.Tx, error), handle func(context.
 			return session{}, err
 		}
 		return session{transaction: sqlTx{tx},
-			commit:   func(context.Context) error { return tx.Commit() },
-			rollback: func(context.Context) error { return tx.Rollback() },
-			handle:   func(ctx context.Context, r Record) error { return handle(ctx, tx, r) }}, nil
+			endCommit:   func(context.Context) error { return tx.Commit() },
+			endRollback: func(context.Context) error { return tx.Rollback() },
+			handle:      func(ctx context.Context, r Record) error { return handle(ctx, tx, r) }}, nil
 	}
 }
 
@@ -57,10 +57,10 @@ func (b begin) within(ctx context.Context, do func(s session) error) error {
 	if err := do(s); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortDeadline)
 		defer cancel()
-		_ = s.rollback(ctx) // a connection that is gone has rolled back
+		_ = s.endRollback(ctx) // a connection that is gone has rolled back
 		return err
 	}
-	if err := s.commit(ctx); err != nil {
+	if err := s.endCommit(ctx); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
