@@ -69,16 +69,12 @@ func (s *session) retainPartitions(ctx context.Context) (more bool, err error) {
 	}
 	defer c.Close(ctx)
 	var found problems
-	tables, err := s.partitionedTables(ctx, c, &found)
+	// Whatever stands in the way of dropping: without a partition for them, rows of
+	// the application are refused.
+	tables, err := s.keepAhead(ctx, c, &found)
 	if err != nil {
 		return false, err
 	}
-	// Whatever stands in the way of dropping: without a partition for them, rows of
-	// the application are refused.
-	for i := range tables {
-		s.makePartitions(ctx, c, &tables[i], &found)
-	}
-	s.r.notePartitionsUntil(tables)
 	done, err := s.finishDetached(ctx, c, &found)
 	if err != nil {
 		return false, errors.Join(err, found.err())
@@ -90,6 +86,19 @@ func (s *session) retainPartitions(ctx context.Context) (more bool, err error) {
 		}
 	}
 	return more, found.err()
+}
+
+// keepAhead makes the partitions that are due.
+func (s *session) keepAhead(ctx context.Context, c *catalog.Session, found *problems) ([]catalog.PartitionedTable, error) {
+	tables, err := s.partitionedTables(ctx, c, found)
+	if err != nil {
+		return nil, err
+	}
+	for i := range tables {
+		s.makePartitions(ctx, c, &tables[i], found)
+	}
+	s.r.notePartitionsUntil(tables)
+	return tables, nil
 }
 
 func (s *session) partitionedTables(ctx context.Context, c *catalog.Session, found *problems) ([]catalog.PartitionedTable, error) {

@@ -114,7 +114,12 @@ func (r *Relay) runSession(ctx context.Context) (streamed bool, err error) {
 	}
 	defer s.watcher.Close(context.WithoutCancel(ctx))
 	defer s.stream.Close()
-	return true, s.run(ctx)
+	err = s.run(ctx)
+	var unread *undecodableError
+	if errors.As(err, &unread) {
+		s.keepAheadHalted(ctx)
+	}
+	return true, err
 }
 
 // connect opens both connections, decides whether and where to begin, and starts

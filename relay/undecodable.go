@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -116,6 +118,27 @@ func (r *Relay) haltAt(u *undecodableError, soon, took time.Duration) (wait time
 	log("the server cannot decode what comes next; halted, and looking again now and then", zap.String("what", u.fault.What),
 		zap.String("fix", u.fault.Fix), zap.Stringer("lsn", u.refusal.LSN), zap.String("code", catalog.SQLState(u.cause)))
 	return wait
+}
+
+// keepAheadHalted is keepAhead where the server cannot decode what comes next: then
+// every session ends before retention has begun, for days perhaps.
+func (s *session) keepAheadHalted(ctx context.Context) {
+	if s.r.cfg.Retention.After == 0 || s.r.cfg.Retention.Partitions == nil {
+		return
+	}
+	ctx, done := s.r.untilStop(ctx)
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	var found problems
+	c, err := s.openRetention(ctx)
+	if err == nil {
+		defer c.Close(context.WithoutCancel(ctx))
+		_, err = s.keepAhead(ctx, c, &found)
+	}
+	if err = errors.Join(err, found.err()); err != nil && ctx.Err() == nil {
+		s.r.noteRetention(err)
+	}
 }
 
 // passed forgets what could not be decoded, once the stream is beyond it.
