@@ -22,9 +22,12 @@ func (a *app) repairs(cfg config.Config, cluster *broker.Cluster, vo *verify.Opt
 	if err != nil {
 		return err
 	}
+	p := progress.New(a.err)
 	vo.Rows, err = backfill.New(backfill.Config{
-		Connect: cfg.Source.Connect, ApplicationName: cfg.Source.ApplicationName, Tables: cfg.Tables(), AnyOrder: true,
-		MaxRowBytes: int64(cfg.Relay.MaxRowBytes), OpenSink: openSink(cfg, cluster, log), Progress: &told{r: progress.New(a.err)},
+		Marking:      markSettings(cfg),
+		MarkingFails: func(err error) { p.Say("published rows were not marked; trying again: %v", err) },
+		Connect:      cfg.Source.Connect, ApplicationName: cfg.Source.ApplicationName, Tables: cfg.Tables(), AnyOrder: true,
+		MaxRowBytes: int64(cfg.Relay.MaxRowBytes), OpenSink: openSink(cfg, cluster, log), Progress: &told{r: p},
 		Correct: "correct the mapping", Leave: "publish the others by cdc-relay backfill --where",
 	})
 	if err != nil {
