@@ -40,6 +40,7 @@ func aggregateColumn(t route.Table) string {
 type filter struct {
 	aggregates, keys, ids map[string]bool
 	columns               map[string]string // with the aggregate type, by schema.name
+	known                 map[uint32]string // schema.name by OID, of tables that had another name
 
 	// Of the last row's table.
 	rel   *decoder.Relation
@@ -89,7 +90,10 @@ func (f *filter) wants(rec *sink.Record, aggregate []byte) bool {
 // bind finds the column with the aggregate type.
 func (f *filter) bind(rel *decoder.Relation) error {
 	name := rel.Namespace + "." + rel.Name
-	column := f.columns[name]
+	column, mapped := f.columns[name]
+	if !mapped { // as the router finds it
+		column = f.columns[f.known[rel.OID]]
+	}
 	for i, c := range rel.Columns {
 		if c.Name == column {
 			f.rel, f.index = rel, i

@@ -268,7 +268,9 @@ func (r *Replay) look(ctx context.Context, db *catalog.Session) (f facts, err er
 		tables = append(tables, catalog.TableName{Schema: t.Schema, Name: t.Name})
 	}
 	ids, err := db.Identities(ctx, r.o.Publication, tables)
-	r.router.Know(ids.Roots()) // the history may be of a time when they had other names
+	roots := ids.Roots() // the history may be of a time when they had other names
+	r.router.Know(roots)
+	r.filter.known = roots
 	return f, err
 }
 
