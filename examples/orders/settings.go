@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// settings are the environment; README.md lists it.
+type settings struct {
+	databaseURL string
+	brokers     []string
+	topic       string // with the events of orders
+	listen      string // host:port
+	mailURL     string // of the mail provider, without a path
+
+	retryTopic, deadLetterTopic string // of this worker; empty: a record that fails blocks its partition
+	attempts                    int    // until a record is a dead letter; 0: the default of the inbox
+	keep                        time.Duration
+}
+
+// load reads what the role needs, and returns every problem at once.
+func load(role string, getenv func(string) string) (s settings, err error) {
+	var problems []error
+	text := func(name, standard string) string {
+		v := getenv(name)
+		if v == "" && standard == "" {
+			problems = append(problems, fmt.Errorf("%s is required", name))
+		}
+		if v == "" {
+			return standard
+		}
+		return v
+	}
+	if role == "provider" {
+		s.listen = text("LISTEN", "127.0.0.1:8025")
+		return s, errors.Join(problems...)
+	}
+	s.databaseURL = text("DATABASE_URL", "")
+	if role == "serve" {
+		s.listen = text("LISTEN", "127.0.0.1:8080")
+		return s, errors.Join(problems...)
+	}
+	s.brokers = strings.Split(text("BROKERS", ""), ",")
+	s.topic = text("TOPIC", "outbox.event.order")
+	s.retryTopic, s.deadLetterTopic = getenv("RETRY_TOPIC"), getenv("DEAD_LETTER_TOPIC")
+	if role == "mail" {
+		s.mailURL = text("MAIL_URL", "http://127.0.0.1:8025")
+	}
+	if s.attempts, err = strconv.Atoi(text("ATTEMPTS", "0")); err != nil {
+		problems = append(problems, errors.New("ATTEMPTS is no whole number"))
+	}
+	if s.keep, err = time.ParseDuration(text("INBOX_KEEP", "0s")); err != nil {
+		problems = append(problems, errors.New("INBOX_KEEP is no duration such as 960h"))
+	}
+	return s, errors.Join(problems...)
+}
