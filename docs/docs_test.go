@@ -15,7 +15,7 @@ import (
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
-	for _, pattern := range []string{"../*.md", "*.md", "adr/*.md"} {
+	for _, pattern := range []string{"../*.md", "*.md", "adr/*.md", "../examples/*/*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
