@@ -83,7 +83,7 @@ func sentence(code string) (what, fix string) {
 		return "the database does not exist", "correct source.database"
 	case "42501":
 		return "a privilege is missing",
-			"grant what the message names; reading a slot needs ALTER ROLE ... REPLICATION"
+			"grant what the message names: SELECT on a table, say; to read a slot it is ALTER ROLE ... REPLICATION"
 	case "42704":
 		return "a publication or slot that the stream needs does not exist at this point of the WAL",
 			"if the publication was created after the slot, or dropped since, rows in between cannot be decoded: " +

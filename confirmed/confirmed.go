@@ -77,7 +77,7 @@ func (w Waiter) Until(ctx context.Context, target pglogrepl.LSN) error {
 func (w Waiter) usable(s catalog.Slot, ok bool) error {
 	switch {
 	case !ok:
-		return fault.Stopped("run cdc-relay setup, or correct source.slot", "slot %q does not exist, so that it is not known what should have been published", w.Slot)
+		return fault.Stopped("see cdc-relay status: cdc-relay recover if it was dropped, cdc-relay setup if there never was one; or correct source.slot", "slot %q does not exist, so that it is not known what should have been published", w.Slot)
 	case s.Lost():
 		return fault.Stopped("see cdc-relay status", "slot %q is lost: rows that are in the table may never be published, and cannot be told from those that are on their way", w.Slot)
 	}

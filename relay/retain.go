@@ -298,7 +298,7 @@ func (r *Relay) noteRetention(err error) {
 	switch {
 	case why == was:
 	case err == nil:
-		r.log.Info(r.cfg.Retention.what() + " again")
+		r.log.Info("nothing is in the way of retention any more: " + r.cfg.Retention.what())
 	case errors.As(err, &blocked) && r.cfg.Retention.Partitions != nil:
 		r.log.Warn("retention of partitions is held up: "+why, zap.Duration("next_attempt", r.cfg.Retention.Interval))
 	case errors.As(err, &blocked):

@@ -70,7 +70,7 @@ func checkHistory(o Options, f facts) error {
 	h := f.history
 	switch {
 	case !f.hasHistory:
-		return fault.Stopped("set history.max_bytes or history.max_age, and run cdc-relay setup; events that are published from then on can be replayed",
+		return fault.Stopped("set history.max_bytes or history.max_age, and run cdc-relay setup; events that are published from then on can be replayed, and rows that are still in the table by cdc-relay replay --source table",
 			"the history slot %q does not exist: nothing can be replayed", o.History)
 	case h.Lost():
 		return fault.Stopped("run cdc-relay setup, which makes it anew; see max_slot_wal_keep_size, and idle_replication_slot_timeout of PostgreSQL 18",

@@ -36,7 +36,7 @@ func dryRun(o Options) error {
 	line("-- and max_wal_senders.")
 	line("")
 	if len(o.Marking) == 0 {
-		step("The relay's role. It needs nothing else to run: no SELECT.")
+		step("The relay's role. It needs nothing else to run, no SELECT, unless with retention: cdc-relay check tells.")
 	} else {
 		step("The relay's role, and what it needs to mark published rows.")
 	}
