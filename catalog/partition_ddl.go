@@ -239,7 +239,7 @@ func (s *Session) MakePartition(ctx context.Context, t PartitionedTable, r TimeR
 		return run(ctx, tx, create, "ALTER TABLE "+t.SQL()+" ATTACH PARTITION "+made.SQL()+" FOR VALUES FROM ("+from+") TO ("+to+")")
 	})
 	if err != nil {
-		return made, fmt.Errorf("make partition %s for %s to %s: %w", made, r.From.Format(time.RFC3339), r.To.Format(time.RFC3339), err)
+		return made, fmt.Errorf("cannot make partition %s for %s to %s: %w", made, r.From.Format(time.RFC3339), r.To.Format(time.RFC3339), err)
 	}
 	return made, nil
 }

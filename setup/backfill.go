@@ -298,7 +298,7 @@ func (f *backfill) leftOut(ctx context.Context, to lsn) (gaps []checkpoint.Gap, 
 				reason = fmt.Sprintf("%s; the %s was of other tables", prefix, which)
 			}
 		case f.Where != "" && !f.ClosesGaps:
-			reason = fmt.Sprintf("%s that a %s left out, which published those where %s", prefix, which, brief(f.Where))
+			reason = fmt.Sprintf("%s: a %s published only those where %s", prefix, which, brief(f.Where))
 		}
 		if reason != "" && from < to {
 			gaps = append(gaps, checkpoint.Gap{From: from, To: to, Table: t.String(), Reason: reason, Found: f.Now().UTC()})
