@@ -90,7 +90,7 @@ func (v *recovery) again(ctx context.Context) error {
 		return err
 	}
 	v.report(ctx)
-	rows, done, err := v.OpenRows()
+	rows, done, err := v.openRows()
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func (v *recovery) agrees(ctx context.Context) error {
 		v.say("note: process %d reads the slot; whether the server can decode what comes next is looked at when the relay is stopped", v.slot.ActivePID)
 	}
 	if n := len(v.mark.Gaps); n > 0 {
-		v.say("%s on record, see cdc-relay status; cdc-relay backfill closes those of which the rows are still in the table", count(n, "gap"))
+		v.say("%s on record, see cdc-relay status; cdc-relay backfill closes those of rows that are still in a table", count(n, "gap"))
 	}
 	return nil
 }

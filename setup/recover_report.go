@@ -86,9 +86,9 @@ func (v *recovery) reportWay(line func(name, format string, args ...any)) {
 	if v.Where != "" {
 		rows = "the rows for which " + brief(v.Where) + " is true of "
 	}
-	rows += tableList(v.RecoverOptions.Tables)
+	rows += tableList(v.RecoverOptions.Tables) + ", also what was published already (with the same id)"
 	if len(v.RecoverOptions.Tables) == 0 {
-		rows = "no row, since no table is configured"
+		rows = "nothing, since no table is configured, and logical messages are in none"
 	}
 	var steps []string
 	switch {
@@ -102,7 +102,7 @@ func (v *recovery) reportWay(line func(name, format string, args ...any)) {
 	if v.stale {
 		steps = slices.Insert(steps, 1, fmt.Sprintf("drop history slot %s, which cannot be trusted here, and make it anew", v.history.Name))
 	}
-	steps = append(steps, "publish "+rows+", also what was published already (with the same id)", "save the mark from which run goes on")
+	steps = append(steps, "publish "+rows, "save the mark from which run goes on")
 	for i, s := range steps {
 		line(fmt.Sprintf("step %d", i+1), "%s", s)
 	}

@@ -92,7 +92,7 @@ func (p *passing) do(ctx context.Context) error {
 	if err := undecodable.CanSkip(ctx, p.search, f.To); err != nil {
 		return p.dead(err)
 	}
-	rows, closeRows, err := p.OpenReadable(p.predicate())
+	rows, closeRows, err := p.openReadable(p.predicate())
 	if err != nil {
 		return err
 	}

@@ -423,3 +423,27 @@ func TestRecover_HistoryOfAnotherTimelineIsMadeAnew(t *testing.T) {
 		}
 	}
 }
+
+// Where logical messages alone are published there is no row to bring back, and the
+// way back is the slot, with a gap of them on record.
+func TestRecover_MessagesWithoutATable(t *testing.T) {
+	e := newEnv(t)
+	e.o.Tables, e.o.Messages = nil, "outbox"
+	e.mustSetup()
+	was := e.mark()
+	dropSlot(e)
+	none := func(_ *Options, b *RecoverOptions, _ *snapshotRows) {
+		b.OpenRows = func() (Rows, func(context.Context), error) {
+			t.Fatal("rows were opened where there is no table")
+			return nil, nil, nil
+		}
+	}
+	if published := e.mustRecover(none); len(published) != 0 {
+		t.Errorf("published %v", published)
+	}
+	m := e.mark()
+	if s, _ := e.slot(); m.Intent || m.LSN <= was.LSN || s.Confirmed != m.LSN {
+		t.Errorf("mark %+v, slot %s", m, s.Confirmed)
+	}
+	e.gapsAre(checkpoint.Gap{From: was.LSN, To: m.LSN, Table: checkpoint.LogicalMessages})
+}
