@@ -62,6 +62,11 @@ func TestE2E_RetentionPartitions(t *testing.T) {
 	for round := range 4 {
 		c.round(round)
 	}
+	const droppedCount = "SELECT count(DISTINCT relation) FROM inserted WHERE relation NOT IN (SELECT oid FROM pg_class)"
+	e2e.Eventually(t, time.Minute, "enough partitions to be dropped beside the writers", func() bool {
+		n, err := r.pg.TryQuery(droppedCount + " HAVING count(DISTINCT relation) > 5")
+		return err == nil && n != ""
+	})
 	heldUp := c.isHeldUpByATransaction()
 	mustExec(t, open, "INSERT INTO outbox (id, created_at) VALUES ('from-the-beginning', clock_timestamp())", "COMMIT")
 	w.stop()
@@ -71,7 +76,7 @@ func TestE2E_RetentionPartitions(t *testing.T) {
 	})
 	c.kill()
 	rows, _ := strconv.Atoi(r.pg.Query(t, "SELECT count(*) FROM inserted"))
-	dropped, _ := strconv.Atoi(r.pg.Query(t, "SELECT count(DISTINCT relation) FROM inserted WHERE relation NOT IN (SELECT oid FROM pg_class)"))
+	dropped, _ := strconv.Atoi(r.pg.Query(t, droppedCount))
 	left := c.isLeftAloneInAnotherEpoch()
 	published := len(firstCopies(ids(r.k.Consume(t, r.topic))))
 	ok := c.unpublished == 0 && rows == int(w.committed.Load())+2 && published == rows && dropped > 5 && c.between >= 3 && c.made > 0 && heldUp && left
