@@ -18,7 +18,8 @@ phase() {
 	fi
 }
 
-# Tests 1, 2 and 9 of the promises, and the hand-off of a backfill, run on the newer servers too, as far as they are there.
+# Tests 1, 2 and 9 of the promises, and the hand-off of a backfill, run on the newer servers too, as far as they are there;
+# the recovery of a slot on one of them.
 newer=environment,crash,confirm_rule,slot_truth,handoff
 e2e_on() {
 	local version=$1
@@ -26,7 +27,7 @@ e2e_on() {
 		echo "WARNING: no binaries of PostgreSQL $version: nothing was tested on it" >&2
 		return 0
 	fi
-	PG=$version RUN=$newer scripts/e2e.sh
+	PG=$version RUN=$newer${2:-} scripts/e2e.sh
 }
 
 phase "dependencies" scripts/deps.sh all
@@ -36,7 +37,7 @@ phase "lint" scripts/lint.sh
 phase "unit tests" scripts/unit.sh
 phase "fuzz" scripts/fuzz.sh
 phase "e2e on PostgreSQL 15" env PG=15 RUN= scripts/e2e.sh
-phase "e2e on PostgreSQL 17" e2e_on 17
+phase "e2e on PostgreSQL 17" e2e_on 17 ,recover,synced_failover
 phase "e2e on PostgreSQL 18" e2e_on 18
 phase "e2e in containers, short" scripts/containers.sh short
 printf '%s\n' "${summary[@]}"
