@@ -57,7 +57,8 @@ type Detached struct {
 }
 
 // Detached returns the tables that the relay of a slot detached. A copy from a
-// dump, and one of another cluster or slot, is not among them.
+// dump, and one of another cluster or slot, is not among them; with no systemID both
+// are: after an upgrade or a restore they still hold rows that no table shows.
 func (s *Session) Detached(ctx context.Context, systemID, slot string) ([]Detached, error) {
 	rows, err := s.conn.Query(ctx, `SELECT n.nspname::text, c.relname::text, c.oid, pg_get_userbyid(c.relowner)::text, c.relispartition,
 			NOT k.convalidated AND coalesce(pg_get_expr(k.conbin, k.conrelid), '') = 'false' AND coalesce((to_jsonb(k)->>'conenforced')::bool, true),
@@ -73,7 +74,7 @@ func (s *Session) Detached(ctx context.Context, systemID, slot string) ([]Detach
 	var note string
 	_, err = pgx.ForEachRow(rows, []any{&d.Schema, &d.Name, &oid, &d.Owner, &d.Attached, &d.Refuses, &note}, func() error {
 		var ok bool
-		if d.Note, ok = parseNote(note); ok && d.OID == oid && d.SystemID == systemID && d.Slot == slot {
+		if d.Note, ok = parseNote(note); ok && d.Slot == slot && (systemID == "" || d.OID == oid && d.SystemID == systemID) {
 			found = append(found, d)
 		}
 		return nil

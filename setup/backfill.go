@@ -171,12 +171,8 @@ func (f *backfill) checkRows(ctx context.Context) error {
 	if err := f.readPublication(ctx); err != nil {
 		return err
 	}
-	cluster := f.server.SystemID
-	if f.recovery != nil && f.recovery.was.SystemID != "" {
-		cluster = f.recovery.was.SystemID
-	}
 	var err error
-	if f.detached, err = f.db.Detached(ctx, cluster, f.Slot); err != nil {
+	if f.detached, err = f.db.Detached(ctx, "", f.Slot); err != nil { // also from before an upgrade
 		return err
 	}
 	return f.Rows.Check(ctx, f.tables, f.pub)

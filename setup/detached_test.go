@@ -13,7 +13,8 @@ import (
 // A partition that retention detached and has not dropped is in no table that is
 // read: what may be unpublished of it stays a gap until a person has decided.
 func TestRecover_RowsOfADetachedPartitionAreAGap(t *testing.T) {
-	for _, published := range []bool{false, true} {
+	for _, c := range []struct{ published, upgraded bool }{{false, false}, {true, false}, {false, true}} {
+		published := c.published
 		e := newEnv(t, "CREATE TABLE outbox (id uuid, aggregatetype text, aggregateid text, type text, payload jsonb, at timestamptz NOT NULL DEFAULT now()) PARTITION BY RANGE (at)",
 			"CREATE TABLE old PARTITION OF outbox FOR VALUES FROM ('2026-01-01') TO ('2026-01-02')", "CREATE TABLE rest PARTITION OF outbox DEFAULT")
 		e.mustSetup()
@@ -28,6 +29,9 @@ func TestRecover_RowsOfADetachedPartitionAreAGap(t *testing.T) {
 		for _, p := range table.Partitions {
 			if p.Name == "old" {
 				note := catalog.Note{SystemID: m.SystemID, Slot: m.Slot, Epoch: m.Epoch}
+				if c.upgraded { // the cluster had another system id then
+					note.SystemID = "7"
+				}
 				if d, err = db.Detach(t.Context(), table, p, note, time.Second, func(context.Context) error { return nil }); err != nil {
 					t.Fatal(err)
 				}
