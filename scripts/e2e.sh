@@ -32,16 +32,23 @@ esac
 
 mkdir -p .cache
 results=$(mktemp .cache/results.XXXXXX)
-trap 'rm -f "$results"' EXIT
+trap 'rm -f "$results" "$results.log"' EXIT
 export CDC_RELAY_RESULTS=$PWD/$results
 for v in $versions; do
 	echo "== e2e on PostgreSQL $v"
 	echo "-- PostgreSQL $v" >>"$results"
 	CDC_RELAY_TEST_PG_VERSION=$v go test -count=1 -v -timeout "${E2E_TIMEOUT:-60m}" ./e2e -run "$pattern" ${ARGS:+-args $ARGS} </dev/null 2>&1 |
-		{ grep --line-buffered -vE '^=== (RUN|PAUSE|CONT|NAME)' || true; } || failed=1
+		{ grep --line-buffered -vE '^=== (RUN|PAUSE|CONT|NAME)' || true; } | tee -a "$results.log" || failed=1
 done
 if [ -z "${RUN:-}" ] || [ "$versions" != "${versions% *}" ]; then
 	echo "== results" # once more, all in one place
 	cat "$results"
+fi
+if [ $failed != 0 ]; then
+	echo "== what failed" # at the end, where nothing hides it: of each failed test what it said, without the servers' logs
+	awk '/^ *[a-z_]+\.go:[0-9]+: |^RESULT .*ok=false/ { said = said substr($0, 1, 400) "\n" }
+		/^panic: / { print }
+		/^--- FAIL/ { print $0; printf "%s", said }
+		/^--- / { said = "" }' "$results.log"
 fi
 exit $failed
