@@ -19,6 +19,7 @@ const (
 // the main slot has let go of that the history slot is dropped, loudly; the stream
 // does not notice, and setup makes it anew.
 func TestE2E_History(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r := newRig(t, rigOptions{noSetup: true, pg: pgserver.Options{Settings: map[string]string{"autovacuum": "off"}}})
 	r.historyYAML = "history:\n  max_bytes: 8MiB\n  hard_max_bytes: 48MiB\n"
 	r.setup(t)

@@ -30,6 +30,7 @@ const (
 // confirmed in idleness is not held against it at the next start, and an event
 // that races it is not lost.
 func TestE2E_IdleOutbox(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r := newRig(t, rigOptions{pg: pgserver.Options{Settings: map[string]string{"autovacuum": "off"}}})
 	sampler := e2e.SampleConfirmed(t, r.pg, r.slot)
 	relay := r.startReady(t)
