@@ -216,8 +216,21 @@ func (r *Report) verdict() string {
 		return fmt.Sprintf("NOT COMPLETE: %d %ss are in no topic", r.Missing+r.Unroutable, r.thing())
 	case r.Expired+r.Compacted > 0:
 		return fmt.Sprintf("nothing is missing, as far as can be told: %d %ss cannot be judged any more", r.Expired+r.Compacted, r.thing())
+	case r.Expected == 0:
+		return "nothing was compared: there is no " + r.thing() + " " + r.where()
 	}
 	return "complete: every " + r.thing() + " is in its topic"
+}
+
+// where is what was looked at.
+func (r *Report) where() string {
+	switch {
+	case r.History != nil:
+		return "in that range of the history"
+	case r.Since != nil || r.Until != nil:
+		return "of that time in the tables"
+	}
+	return "in the tables"
 }
 
 // thing is what is compared with records.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -77,6 +78,9 @@ func (a *app) main(args []string) int {
 	err := root.Execute()
 	var told *loggedError
 	if err != nil && !errors.Is(err, errFailed) && !errors.As(err, &told) {
+		if err.Error() == context.Canceled.Error() { // of a wait that a signal ended, and that says no more
+			err = errors.New("interrupted before it was done; cdc-relay check tells what there is, and the same command begins again")
+		}
 		_, _ = fmt.Fprintf(a.err, "cdc-relay: %v\n", err)
 	}
 	return exitCode(err)
