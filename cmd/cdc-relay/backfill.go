@@ -114,37 +114,17 @@ func (a *app) backfill(ctx context.Context, cfg config.Config, f backfillFlags) 
 	if err != nil {
 		return err
 	}
-	log, err := newLogger(cfg.Log, a.err)
+	w, err := a.forRows(cfg)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Sync() }()
-	cluster, err := openCluster(cfg)
+	defer w.Close()
+	rows, err := a.rows(cfg, f, tables, w.openSink)
 	if err != nil {
 		return err
 	}
-	rows, err := a.rows(cfg, f, tables, openSink(cfg, cluster, log))
+	so, err := w.options(ctx, f)
 	if err != nil {
-		closeCluster(cluster)
-		return err
-	}
-	so := a.setupOptions(cfg)
-	so.DryRun, so.SlotTimeout, so.Replicate = f.dryRun, f.slotTimeout, replicate(cfg)
-	if cluster != nil {
-		defer closeCluster(cluster)
-		if err := reach(ctx, cfg, cluster); err != nil {
-			return err
-		}
-		so.CreateTopic = func(ctx context.Context, t setup.Topic) (bool, int, error) { return createTopic(ctx, cluster, t) }
-	}
-	if f.createTopics {
-		so.Topics = a.topicsToMake(cfg)
-	}
-	so.Store = openStore(cfg, cluster, log)
-	defer func() { _ = so.Store.Close() }()
-	ensure, cancel := context.WithTimeout(ctx, cfg.Kafka.RequestTimeout)
-	defer cancel()
-	if err := ensureStore(ensure, so.Store); err != nil {
 		return err
 	}
 	bo := setup.BackfillOptions{Where: f.where, ClosesGaps: f.closesGaps, GiveUp: f.giveUp, Alone: cfg.Checkpoint.Store == "file"}

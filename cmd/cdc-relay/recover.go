@@ -113,35 +113,16 @@ func (a *app) recover(ctx context.Context, cfg config.Config, f recoverFlags) er
 	if err != nil {
 		return err
 	}
-	log, err := newLogger(cfg.Log, a.err)
+	w, err := a.forRows(cfg)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Sync() }()
-	cluster, err := openCluster(cfg)
+	defer w.Close()
+	so, err := w.options(ctx, f.backfillFlags)
 	if err != nil {
 		return err
 	}
-	so := a.setupOptions(cfg)
-	so.DryRun, so.SlotTimeout, so.Replicate = f.dryRun, f.slotTimeout, replicate(cfg)
 	so.Yes, so.Confirm = f.yes, a.confirm
-	if cluster != nil {
-		defer closeCluster(cluster)
-		if err := reach(ctx, cfg, cluster); err != nil {
-			return err
-		}
-		so.CreateTopic = func(ctx context.Context, t setup.Topic) (bool, int, error) { return createTopic(ctx, cluster, t) }
-	}
-	if f.createTopics {
-		so.Topics = a.topicsToMake(cfg)
-	}
-	so.Store = openStore(cfg, cluster, log)
-	defer func() { _ = so.Store.Close() }()
-	ensure, cancel := context.WithTimeout(ctx, cfg.Kafka.RequestTimeout)
-	defer cancel()
-	if err := ensureStore(ensure, so.Store); err != nil {
-		return err
-	}
 	ro := setup.RecoverOptions{Where: f.where, ClosesGaps: f.closesGaps, GiveUp: f.giveUp, SystemID: f.systemID, Times: timeColumns(cfg)}
 	for _, t := range tables {
 		ro.Tables = append(ro.Tables, catalog.TableName{Schema: t.Schema, Name: t.Name})
@@ -150,7 +131,7 @@ func (a *app) recover(ctx context.Context, cfg config.Config, f recoverFlags) er
 	ro.OpenReadable = func(where string) (setup.ReadableRows, func(context.Context), error) {
 		bf := f.backfillFlags
 		bf.where = where
-		rows, err := a.rows(cfg, bf, tables, openSink(cfg, cluster, log))
+		rows, err := a.rows(cfg, bf, tables, w.openSink)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -158,7 +139,7 @@ func (a *app) recover(ctx context.Context, cfg config.Config, f recoverFlags) er
 	}
 	// Whether rows can be read matters only once there is something to recover.
 	ro.OpenRows = func() (setup.Rows, func(context.Context), error) {
-		rows, err := a.rows(cfg, f.backfillFlags, tables, openSink(cfg, cluster, log))
+		rows, err := a.rows(cfg, f.backfillFlags, tables, w.openSink)
 		var usage *usageError
 		if errors.As(err, &usage) {
 			err = usage.err // the server was connected to
