@@ -79,6 +79,14 @@ func partitions(w Want, f Facts, fail func(fix, format string, args ...any)) {
 		if w.PartitionInterval > 0 && t.WholeDays() && w.PartitionInterval%(24*time.Hour) != 0 {
 			fail("make retention.partition_interval whole days", "column %s of table %s is a date, and retention.partition_interval is %s", t.Column, t, w.PartitionInterval)
 		}
+		takesAny := func(p catalog.RangePartition) bool { return p.Default || !p.Readable() }
+		if t.CoveredUntil().Equal(t.Now) && !slices.ContainsFunc(t.Partitions, takesAny) {
+			if w.PartitionInterval > 0 {
+				fail("start the relay, which makes it; or make it by hand", "table %s has no partition for rows of now: writers are refused until there is one", t)
+			} else {
+				fail("make it, or set retention.partition_interval and let the relay make it", "table %s has no partition for rows of now: writers are refused", t)
+			}
+		}
 		for _, p := range t.Partitions {
 			if p.Owner != t.Owner {
 				fail("ALTER TABLE "+p.SQL()+" OWNER TO "+owner, "partition %s is owned by %s, and not by %s, so that it is not dropped", p, p.Owner, t.Owner)

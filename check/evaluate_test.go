@@ -64,7 +64,8 @@ func good() (Want, Facts) {
 // drops has the table's partitions dropped.
 func drops(w *Want, f *Facts, change func(*catalog.PartitionedTable)) {
 	w.AgeColumns, w.DropPartitions, w.PartitionInterval = []string{"at"}, true, time.Hour
-	table := catalog.PartitionedTable{TableName: catalog.TableName{Schema: "public", Name: "outbox"}, Owner: "o", MayOwn: true, MayCreate: true,
+	now := time.Unix(1e9, 0)
+	table := catalog.PartitionedTable{Now: now, TableName: catalog.TableName{Schema: "public", Name: "outbox"}, Owner: "o", MayOwn: true, MayCreate: true,
 		Partitions: []catalog.RangePartition{{Owner: "o"}}}
 	if change != nil {
 		change(&table)
@@ -332,6 +333,22 @@ func TestEvaluate_FindsEachDefect(t *testing.T) {
 		"partition's owner": {func(w *Want, f *Facts) {
 			drops(w, f, func(t *catalog.PartitionedTable) { t.Partitions[0].Owner = "x" })
 		}, "retention", Fail, "OWNER TO"},
+		"none for now": {func(w *Want, f *Facts) {
+			drops(w, f, func(t *catalog.PartitionedTable) { t.Partitions[0].To = t.Now })
+		}, "retention", Fail, "start the relay"},
+		"none for now, by hand": {func(w *Want, f *Facts) {
+			drops(w, f, func(t *catalog.PartitionedTable) { t.Partitions[0].To = t.Now })
+			w.PartitionInterval = 0
+		}, "retention", Fail, "partition_interval"},
+		"one for now": {func(w *Want, f *Facts) {
+			drops(w, f, func(t *catalog.PartitionedTable) { t.Partitions[0].To = t.Now.Add(1) })
+		}, "retention", Pass, "can be dropped"},
+		"default": {func(w *Want, f *Facts) {
+			drops(w, f, func(t *catalog.PartitionedTable) {
+				t.Partitions[0].To = t.Now
+				t.Partitions = append(t.Partitions, catalog.RangePartition{Owner: "o", Default: true})
+			})
+		}, "retention", Pass, "can be dropped"},
 		"drops partitions": {func(w *Want, f *Facts) { drops(w, f, nil) }, "retention", Pass, "can be dropped"},
 		"drops, gap":       {func(w *Want, f *Facts) { drops(w, f, nil); f.Mark.Gaps = []checkpoint.Gap{{To: 99}} }, "retention", Fail, "gap(s) are open"},
 		"detached":         {func(w *Want, f *Facts) { drops(w, f, nil); left(f, 1) }, "detached partition public.p", Pass, "when everything"},
