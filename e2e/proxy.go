@@ -1,265 +1,77 @@
 package e2e
 
 import (
-	"io"
-	"net"
-	"sync"
+	"slices"
 	"testing"
-	"time"
+
+	"github.com/cdc-relay/cdc-relay/e2e/kafkaserver"
+	"github.com/cdc-relay/cdc-relay/e2e/netproxy"
 )
 
-// Proxy is a TCP proxy on loopback that can cut, freeze and delay what passes through it. It ends with the test.
-//
-//	proxy := e2e.NewProxy(t)
-//	proxy.SetTarget(addr)
-//	proxy.Freeze() // connections stay open, nothing passes, new ones are taken and get no answer
-//	proxy.Restore()
-type Proxy struct {
-	gate
-	listener net.Listener
-	// pipe carries one connection until one side ends.
-	pipe func(client, server net.Conn)
-	wg   sync.WaitGroup
+// Proxy is a TCP proxy on loopback that can cut, freeze and delay what passes through it.
+type Proxy = netproxy.Proxy
 
-	connMu sync.Mutex
-	target string
-	conns  map[net.Conn]bool
-	cut    bool
-	closed bool
-}
-
-// NewProxy starts a proxy on a free port; connections fail until SetTarget.
+// NewProxy starts a proxy on a free port, which ends with the test; connections fail until SetTarget.
 func NewProxy(t testing.TB) *Proxy {
 	t.Helper()
-	p := &Proxy{}
-	p.pipe = func(client, server net.Conn) {
-		var wg sync.WaitGroup
-		wg.Add(1)
-		go func() { // ends with the connection
-			defer wg.Done()
-			p.copy(server, client, false)
-		}()
-		p.copy(client, server, true)
-		wg.Wait()
-	}
-	p.listen(t)
-	return p
-}
-
-func (p *Proxy) listen(t testing.TB) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := netproxy.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.listener, p.conns = l, map[net.Conn]bool{}
-	p.gate.changed = make(chan struct{})
-	p.wg.Add(1)
-	go p.accept() // ends by Close
 	t.Cleanup(p.Close)
+	return p
 }
 
-// Addr is the host:port to connect to.
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+// KafkaProxy is a netproxy.KafkaProxy that ends with the test.
+//
+//	proxy, k := e2e.KafkaBehindProxy(t, kafkaserver.Options{})
+//	proxy.WithholdAcks(topic)  // other topics, and all other requests, pass
+//	...
+//	proxy.Release()
+type KafkaProxy struct{ *netproxy.KafkaProxy }
 
-// Port is the port to connect to.
-func (p *Proxy) Port() int { return p.listener.Addr().(*net.TCPAddr).Port }
-
-// SetTarget says where new connections go.
-func (p *Proxy) SetTarget(addr string) {
-	p.connMu.Lock()
-	defer p.connMu.Unlock()
-	p.target = addr
-}
-
-// Cut resets all connections, and every new one, until Restore.
-func (p *Proxy) Cut() {
-	p.connMu.Lock()
-	p.cut = true
-	p.connMu.Unlock()
-	p.Reset()
-}
-
-// Reset resets all open connections once; new ones are served.
-func (p *Proxy) Reset() {
-	p.connMu.Lock()
-	defer p.connMu.Unlock()
-	for c := range p.conns {
-		reset(c)
-	}
-	p.wake()
-}
-
-// Freeze lets nothing pass any more, in either direction, as a network that drops packets: connections stay open, and new
-// ones are taken and never answered.
-func (p *Proxy) Freeze() { p.set(true, p.currentDelay()) }
-
-// Delay holds every piece of data that comes from the server back for d.
-func (p *Proxy) Delay(d time.Duration) { p.set(p.isFrozen(), d) }
-
-// Restore undoes Cut, Freeze and Delay; what was frozen passes now.
-func (p *Proxy) Restore() {
-	p.connMu.Lock()
-	p.cut = false
-	p.connMu.Unlock()
-	p.set(false, 0)
-}
-
-// Connections is the number of open client connections.
-func (p *Proxy) Connections() int {
-	p.connMu.Lock()
-	defer p.connMu.Unlock()
-	return len(p.conns) / 2
-}
-
-// Close ends the proxy and all its connections; closing twice is safe.
-func (p *Proxy) Close() {
-	p.connMu.Lock()
-	p.closed = true
-	p.connMu.Unlock()
-	p.listener.Close()
-	p.Reset()
-	p.wg.Wait()
-}
-
-func (p *Proxy) accept() {
-	defer p.wg.Done()
-	for {
-		c, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		p.wg.Add(1)
-		go func() { // ends with the connection
-			defer p.wg.Done()
-			p.serve(c)
-		}()
-	}
-}
-
-func (p *Proxy) serve(client net.Conn) {
-	p.connMu.Lock()
-	target, refuse := p.target, p.cut || p.target == ""
-	p.connMu.Unlock()
-	if refuse {
-		reset(client)
-		return
-	}
-	server, err := net.DialTimeout("tcp", target, 5*time.Second)
+// NewKafkaProxy starts a proxy on a free port. The broker behind it must advertise the proxy's address.
+func NewKafkaProxy(t testing.TB) *KafkaProxy {
+	t.Helper()
+	p, err := netproxy.NewKafka()
 	if err != nil {
-		reset(client)
-		return
+		t.Fatal(err)
 	}
-	p.connMu.Lock()
-	if p.cut || p.closed {
-		p.connMu.Unlock()
-		reset(client)
-		server.Close()
-		return
+	t.Cleanup(p.Close)
+	return &KafkaProxy{p}
+}
+
+// DeliverLate gives the broker the requests that were delayed, and returns the error code of each topic-partition in them.
+func (p *KafkaProxy) DeliverLate(t testing.TB) map[string]int16 {
+	t.Helper()
+	codes, err := p.KafkaProxy.DeliverLate()
+	if err != nil {
+		t.Fatal(err)
 	}
-	p.conns[client], p.conns[server] = true, true
-	p.connMu.Unlock()
-	p.pipe(client, server)
-	p.connMu.Lock()
-	delete(p.conns, client)
-	delete(p.conns, server)
-	p.connMu.Unlock()
-	client.Close()
-	server.Close()
+	return codes
 }
 
-// alive tells whether the connection is still one of the proxy's: a frozen copier gives up when it is not.
-func (p *Proxy) alive(c net.Conn) bool {
-	p.connMu.Lock()
-	defer p.connMu.Unlock()
-	return p.conns[c] && !p.closed
+// KafkaBehindProxy starts a broker of this test's own that tells its clients to connect to the proxy. The cluster's Addr is
+// the proxy's too; the broker itself is reached by Direct.
+func KafkaBehindProxy(t testing.TB, opts kafkaserver.Options) (*KafkaProxy, *Cluster) {
+	t.Helper()
+	p := NewKafkaProxy(t)
+	// A second listener advertises the broker itself, so that the test's own consumer does not go through the proxy.
+	opts.Advertised = p.Addr()
+	opts.Listeners = append(slices.Clone(opts.Listeners), kafkaserver.Listener{Name: directListener, Protocol: "PLAINTEXT"})
+	k := ExclusiveKafka(t, opts)
+	k.RequireReal(t)
+	p.SetTarget(k.KafkaControl.Addr())
+	k.KafkaControl = &proxiedBroker{k.KafkaControl, k.Broker}
+	return p, k
 }
 
-// copy passes data from one side to the other until either ends, and then closes both, except that a clean end of one
-// direction is passed on as such.
-func (p *Proxy) copy(to, from net.Conn, fromServer bool) {
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			if !p.pass(fromServer, func() bool { return p.alive(from) }) {
-				break
-			}
-			if _, werr := to.Write(buf[:n]); werr != nil {
-				break
-			}
-		}
-		if err == io.EOF {
-			if tcp, ok := to.(*net.TCPConn); ok {
-				_ = tcp.CloseWrite()
-				return
-			}
-		}
-		if err != nil {
-			break
-		}
-	}
-	to.Close()
-	from.Close()
+const directListener = "DIRECT"
+
+// proxiedBroker answers with the direct listener's address: the relay is given the proxy's, all else goes direct.
+type proxiedBroker struct {
+	KafkaControl
+	broker *kafkaserver.Broker
 }
 
-// reset closes a connection so that the other side sees a reset at once.
-func reset(c net.Conn) {
-	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
-	}
-	c.Close()
-}
-
-// gate is what each piece of data passes.
-type gate struct {
-	mu      sync.Mutex
-	frozen  bool
-	delay   time.Duration
-	changed chan struct{} // closed and replaced at each change
-}
-
-func (g *gate) set(frozen bool, delay time.Duration) {
-	g.mu.Lock()
-	g.frozen, g.delay = frozen, delay
-	g.mu.Unlock()
-	g.wake()
-}
-
-func (g *gate) isFrozen() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.frozen
-}
-
-func (g *gate) currentDelay() time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.delay
-}
-
-func (g *gate) wake() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	close(g.changed)
-	g.changed = make(chan struct{})
-}
-
-// pass returns when data may pass; false when the connection died in between.
-func (g *gate) pass(fromServer bool, alive func() bool) bool {
-	if d := g.currentDelay(); fromServer && d > 0 {
-		time.Sleep(d)
-	}
-	for {
-		g.mu.Lock()
-		frozen, changed := g.frozen, g.changed
-		g.mu.Unlock()
-		if !frozen {
-			return true
-		}
-		<-changed
-		if !alive() {
-			return false
-		}
-	}
-}
+func (b *proxiedBroker) Addr() string { return b.broker.ListenerAddr(directListener) }

@@ -52,8 +52,10 @@ type Options struct {
 // Listener is a further listener on loopback.
 type Listener struct {
 	Name     string // upper case, such as SASL
-	Protocol string // SSL, SASL_PLAINTEXT or SASL_SSL
+	Protocol string // PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
 	Port     int    // 0: a free one
+	// Advertised, where set, is the host:port that clients of this listener are told to connect to: a proxy's.
+	Advertised string
 }
 
 // fastStart makes the JVM compile little.
@@ -185,7 +187,11 @@ func (b *Broker) properties() map[string]string {
 	protocols := []string{"PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"}
 	for _, l := range b.opts.Listeners {
 		listeners = append(listeners, l.Name+"://127.0.0.1:"+strconv.Itoa(b.listeners[l.Name]))
-		advertised = append(advertised, l.Name+"://127.0.0.1:"+strconv.Itoa(b.listeners[l.Name]))
+		address := b.ListenerAddr(l.Name)
+		if l.Advertised != "" {
+			address = l.Advertised
+		}
+		advertised = append(advertised, l.Name+"://"+address)
 		protocols = append(protocols, l.Name+":"+l.Protocol)
 	}
 	controller := "127.0.0.1:" + strconv.Itoa(b.controllerPort)
@@ -336,6 +342,22 @@ func (b *Broker) Resume() error { return b.signal(syscall.SIGCONT) }
 func (b *Broker) Alive() bool {
 	p := b.process()
 	return p != nil && p.Alive()
+}
+
+// Pid is the broker's process id, 0 while it does not run.
+func (b *Broker) Pid() int {
+	if p := b.process(); p != nil && p.Alive() {
+		return p.Pid()
+	}
+	return 0
+}
+
+// Done is closed when the broker of the last start has ended; nil while it was never started.
+func (b *Broker) Done() <-chan struct{} {
+	if p := b.process(); p != nil {
+		return p.Done()
+	}
+	return nil
 }
 
 // CPU is the processor time that the broker has used since its last start.

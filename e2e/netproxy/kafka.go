@@ -1,4 +1,4 @@
-package e2e
+package netproxy
 
 import (
 	"encoding/binary"
@@ -7,20 +7,17 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/cdc-relay/cdc-relay/e2e/kafkaserver"
 )
 
 // maxFrame bounds what a proxied frame may claim to be, against a stream that is not Kafka's.
 const maxFrame = 256 << 20
 
-// KafkaProxy is a Proxy that knows produce requests: it can withhold their answers, so that the broker has the records and the
-// client does not know, or withhold the requests themselves.
+// KafkaProxy is a Proxy that knows Kafka's requests: it can withhold the answers to produce requests, so that the broker has
+// the records and the client does not know, or withhold the requests themselves, and hold any kind of request or answer.
 //
-//	proxy, k := e2e.KafkaBehindProxy(t, kafkaserver.Options{})
+//	proxy, err := netproxy.NewKafka()
 //	proxy.WithholdAcks(topic)  // other topics, and all other requests, pass
 //	...
 //	proxy.Release()
@@ -34,6 +31,15 @@ type KafkaProxy struct {
 	produced int // produce requests that were passed to the broker
 	change   chan struct{}
 	late     late
+	// asked and answered hold requests, and the answers to them.
+	asked, answered holds[request]
+}
+
+// request is what is known of one that awaits its answer.
+type request struct {
+	key     int16
+	topics  []string // of a produce request
+	produce bool     // that wants an answer
 }
 
 // filter chooses produce requests by topic.
@@ -46,39 +52,39 @@ func (f *filter) matches(topics []string) bool {
 	return len(f.topics) == 0 || slices.ContainsFunc(topics, func(t string) bool { return slices.Contains(f.topics, t) })
 }
 
-// KafkaBehindProxy starts a broker of this test's own that tells its clients to connect to the proxy. The cluster's Addr is
-// the proxy's too; the broker itself is reached by Direct.
-func KafkaBehindProxy(t testing.TB, opts kafkaserver.Options) (*KafkaProxy, *Cluster) {
-	t.Helper()
-	p := NewKafkaProxy(t)
-	// A second listener advertises the broker itself, so that the test's own consumer does not go through the proxy.
-	opts.Advertised = p.Addr()
-	opts.Listeners = append(slices.Clone(opts.Listeners), kafkaserver.Listener{Name: directListener, Protocol: "PLAINTEXT"})
-	k := ExclusiveKafka(t, opts)
-	k.RequireReal(t)
-	p.SetTarget(k.KafkaControl.Addr())
-	k.KafkaControl = &proxiedBroker{k.KafkaControl, k.Broker}
-	return p, k
-}
-
-const directListener = "DIRECT"
-
-// proxiedBroker answers with the direct listener's address: the relay is given the proxy's, all else goes direct.
-type proxiedBroker struct {
-	KafkaControl
-	broker *kafkaserver.Broker
-}
-
-func (b *proxiedBroker) Addr() string { return b.broker.ListenerAddr(directListener) }
-
-// NewKafkaProxy starts a proxy on a free port. The broker behind it must advertise the proxy's address.
-func NewKafkaProxy(t testing.TB) *KafkaProxy {
-	t.Helper()
+// NewKafka starts a proxy on a free port. The broker behind it must advertise the proxy's address.
+func NewKafka() (*KafkaProxy, error) {
 	p := &KafkaProxy{Proxy: &Proxy{}, change: make(chan struct{})}
 	p.pipe = p.pipeKafka
-	p.listen(t)
-	t.Cleanup(p.notify) // before Close, which waits for the connections
-	return p
+	return p, p.listen()
+}
+
+// Close ends the proxy and all its connections; closing twice is safe.
+func (p *KafkaProxy) Close() {
+	p.notify()
+	p.Proxy.Close()
+}
+
+// Kinds of requests that can be held.
+const (
+	KeyProduce      int16 = 0
+	KeyOffsetCommit int16 = 8
+)
+
+// HoldRequests keeps requests of a kind from the broker until the hold is released. Topics, where given, choose produce
+// requests that name one of them. What follows on the same connection waits too.
+func (p *KafkaProxy) HoldRequests(key int16, topics ...string) *Hold {
+	return p.asked.add(requestFilter(key, topics))
+}
+
+// HoldAnswers keeps the answers to such requests from the client until the hold is released.
+func (p *KafkaProxy) HoldAnswers(key int16, topics ...string) *Hold {
+	return p.answered.add(requestFilter(key, topics))
+}
+
+func requestFilter(key int16, topics []string) func(request) bool {
+	f := &filter{topics}
+	return func(r request) bool { return r.key == key && f.matches(r.topics) }
 }
 
 // WithholdAcks keeps the answers to produce requests that name one of the topics (any, when none is given) from the client,
@@ -123,13 +129,13 @@ func (p *KafkaProxy) notify() {
 // kafkaConn is the state of one proxied connection.
 type kafkaConn struct {
 	mu sync.Mutex
-	// produce holds the topics of the produce requests that are not answered yet, by correlation id.
-	produce map[int32][]string
-	dead    chan struct{} // closed when either direction ended
+	// open holds the requests that are not answered yet, by correlation id.
+	open map[int32]request
+	dead chan struct{} // closed when either direction ended
 }
 
 func (p *KafkaProxy) pipeKafka(client, server net.Conn) {
-	c := &kafkaConn{produce: map[int32][]string{}, dead: make(chan struct{})}
+	c := &kafkaConn{open: map[int32]request{}, dead: make(chan struct{})}
 	var once sync.Once
 	end := func() {
 		once.Do(func() {
@@ -139,27 +145,20 @@ func (p *KafkaProxy) pipeKafka(client, server net.Conn) {
 		})
 	}
 	var wg sync.WaitGroup
+	requests := readFrames(&wg, client, readFrame, c.dead)
+	answers := readFrames(&wg, server, readFrame, c.dead)
 	wg.Add(2)
-	answers := make(chan []byte) // closed by the reader
-	go func() {                  // ends with the connection
+	go func() { // ends with the connection
 		defer wg.Done()
 		defer end()
-		p.passRequests(c, server, client)
+		p.passRequests(c, server, client, requests)
 	}()
-	go func() { // ends with the connection; apart from the writer, so that a cut is seen while answers are withheld
+	go func() { // ends with the connection: a cut is seen while answers are withheld
 		defer wg.Done()
-		defer close(answers)
-		for {
-			frame, err := readFrame(server)
-			if err != nil {
-				end()
-				return
-			}
-			select {
-			case answers <- frame:
-			case <-c.dead:
-				return
-			}
+		select {
+		case <-answers.gone:
+			end()
+		case <-c.dead:
 		}
 	}()
 	p.passAnswers(c, client, answers)
@@ -167,44 +166,27 @@ func (p *KafkaProxy) pipeKafka(client, server net.Conn) {
 	wg.Wait()
 }
 
-func (p *KafkaProxy) passRequests(c *kafkaConn, server, client net.Conn) {
-	// A reader of its own sees the client's end while a request is withheld.
-	requests, gone := make(chan []byte), make(chan struct{}) // closed by the reader, at the client's end
-	var wg sync.WaitGroup
-	wg.Add(1)
-	go func() { // ends with the connection
-		defer wg.Done()
-		defer close(requests)
-		defer close(gone)
-		for {
-			frame, err := readFrame(client)
-			if err != nil {
-				return
-			}
-			select {
-			case requests <- frame:
-			case <-c.dead:
-				return
-			}
+func (p *KafkaProxy) passRequests(c *kafkaConn, server, client net.Conn, requests frames) {
+	for frame := range requests.next {
+		r, correlation := readRequest(frame[4:])
+		if !p.asked.await(r, requests.gone, c.dead) {
+			return
 		}
-	}()
-	defer wg.Wait()
-	defer client.Close()
-	for frame := range requests {
-		topics, correlation, isProduce := produceTopics(frame[4:])
-		if isProduce {
-			if !p.await(c, gone, func() bool { return !p.requests.matches(topics) }) {
+		if r.produce {
+			if !p.await(c, requests.gone, func() bool { return !p.requests.matches(r.topics) }) {
 				return
 			}
-			if p.delay(topics, frame) {
+			if p.delay(r.topics, frame) {
 				continue // the client waits in vain
 			}
-			c.mu.Lock()
-			c.produce[correlation] = topics
-			c.mu.Unlock()
 			p.kmu.Lock()
 			p.produced++
 			p.kmu.Unlock()
+		}
+		if r.key != KeyProduce || r.produce {
+			c.mu.Lock()
+			c.open[correlation] = r
+			c.mu.Unlock()
 		}
 		if !p.pass(false, func() bool { return p.alive(client) }) {
 			return
@@ -215,18 +197,21 @@ func (p *KafkaProxy) passRequests(c *kafkaConn, server, client net.Conn) {
 	}
 }
 
-func (p *KafkaProxy) passAnswers(c *kafkaConn, client net.Conn, answers <-chan []byte) {
-	for frame := range answers {
+func (p *KafkaProxy) passAnswers(c *kafkaConn, client net.Conn, answers frames) {
+	for frame := range answers.next {
 		correlation := int32(binary.BigEndian.Uint32(frame[4:]))
 		c.mu.Lock()
-		topics, isProduce := c.produce[correlation]
-		delete(c.produce, correlation)
+		r := c.open[correlation]
+		delete(c.open, correlation)
 		c.mu.Unlock()
-		if isProduce {
+		if !p.answered.await(r, c.dead) {
+			return
+		}
+		if r.produce {
 			p.count(1)
-			ok := p.await(c, nil, func() bool { return !p.acks.matches(topics) })
+			ok := p.await(c, nil, func() bool { return !p.acks.matches(r.topics) })
 			p.count(-1)
-			if !ok || p.drop(topics) {
+			if !ok || p.drop(r.topics) {
 				return
 			}
 		}
@@ -279,6 +264,18 @@ func readFrame(r io.Reader) ([]byte, error) {
 	copy(frame, head[:])
 	_, err := io.ReadFull(r, frame[4:])
 	return frame, err
+}
+
+// readRequest reads what a request asks for, and its correlation id.
+func readRequest(body []byte) (r request, correlation int32) {
+	r.key = -1
+	if len(body) < 10 {
+		return r, 0
+	}
+	r.key = int16(binary.BigEndian.Uint16(body))
+	correlation = int32(binary.BigEndian.Uint32(body[4:]))
+	r.topics, _, r.produce = produceTopics(body)
+	return r, correlation
 }
 
 // produceTopics reads the topics of a produce request that wants an answer. From version 13 on requests name topics by id

@@ -1,10 +1,9 @@
-package e2e
+package netproxy
 
 import (
 	"encoding/binary"
 	"fmt"
 	"net"
-	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -78,8 +77,7 @@ func (p *KafkaProxy) delay(topics []string, frame []byte) bool {
 
 // DeliverLate gives the broker the requests that were delayed, as a network does that kept them somewhere, and returns the
 // error code of each topic-partition in them.
-func (p *KafkaProxy) DeliverLate(t testing.TB) map[string]int16 {
-	t.Helper()
+func (p *KafkaProxy) DeliverLate() (map[string]int16, error) {
 	p.kmu.Lock()
 	frames := p.late.caught
 	p.late.caught = nil
@@ -90,11 +88,14 @@ func (p *KafkaProxy) DeliverLate(t testing.TB) map[string]int16 {
 	codes := map[string]int16{}
 	for _, frame := range frames {
 		if err := deliver(target, frame, codes); err != nil {
-			t.Fatalf("deliver a delayed request: %v", err)
+			return nil, fmt.Errorf("deliver a delayed request: %w", err)
 		}
 	}
-	return codes
+	return codes, nil
 }
+
+// deliverTimeout bounds one late delivery.
+const deliverTimeout = time.Minute
 
 func deliver(target string, frame []byte, codes map[string]int16) error {
 	conn, err := net.DialTimeout("tcp", target, 5*time.Second)
@@ -102,7 +103,7 @@ func deliver(target string, frame []byte, codes map[string]int16) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(Timeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(deliverTimeout)); err != nil {
 		return err
 	}
 	if _, err := conn.Write(frame); err != nil {

@@ -1,0 +1,441 @@
+// Package stage runs the whole path as real processes that a program can hold at an arrow, kill with SIGKILL and start
+// again: PostgreSQL, Apache Kafka, the relay, and the roles of examples/orders.
+//
+//	s, err := stage.Start(ctx, stage.Options{})
+//	if err != nil { ... }
+//	defer s.Close()
+//
+//	h := s.Bill.Hold(stage.BeforeCommit)
+//	... POST s.OrdersURL + "/orders"
+//	<-h.Reached()            // the billing worker stands in front of its COMMIT
+//	s.Bill.Kill()            // SIGKILL; the COMMIT that was held is dropped with it
+//	h.Release()
+//	err = s.Bill.Start(ctx)  // the event comes again
+//
+// Every process reaches PostgreSQL and Kafka through proxies of its own, so that a hold of one touches no other. Nothing is
+// started again behind the caller's back. All of it dies with this process, and leaves nothing.
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/cdc-relay/cdc-relay/e2e/kafkaserver"
+	"github.com/cdc-relay/cdc-relay/e2e/netproxy"
+	"github.com/cdc-relay/cdc-relay/e2e/pgserver"
+	"github.com/cdc-relay/cdc-relay/e2e/proc"
+)
+
+// Names on the stage.
+const (
+	Database    = "shop"
+	Slot        = "cdc_relay"
+	Topic       = "outbox.event.order" // of the events of orders
+	BillGroup   = "billing"            // consumer group, and consumer in the inbox
+	MailGroup   = "mail"
+	BillLetters = "billing.dead" // dead-letter topics, with Options.DeadLetters
+	MailLetters = "mail.dead"
+)
+
+const startTimeout = time.Minute // of one process
+
+// Options says what to start. The zero value is the newest PostgreSQL that is installed, binaries that are built from the
+// sources around, one partition, and workers that block at a record which fails.
+type Options struct {
+	PostgresVersion string // major version
+	RelayBinary     string // of cmd/cdc-relay
+	OrdersBinary    string // of examples/orders
+	Partitions      int    // of Topic; 0: 1
+	// DeadLetters gives each worker a dead-letter topic, for records that fail Attempts times (0: 3).
+	DeadLetters bool
+	Attempts    int
+	// Progress, where set, is told what is being started.
+	Progress func(what string)
+}
+
+// Stage is the running path.
+type Stage struct {
+	Postgres, Kafka, Relay, Serve, Bill, Mail, Provider *Process
+
+	// OrdersURL is where clients place orders: POST /orders, through a proxy that can hold the answer.
+	OrdersURL string
+	// MailURL is the provider's own address: GET /mails.
+	MailURL string
+	// DB reaches the database directly, as superuser.
+	DB *pgxpool.Pool
+
+	opts   Options
+	dir    string
+	pg     *pgserver.Server
+	kafka  *kafkaserver.Broker
+	client *kgo.Client // direct
+	admin  *kadm.Client
+	close  []func()
+
+	providerProxy *netproxy.Proxy // between mail and provider
+}
+
+// Start starts everything, with `cdc-relay setup` and the tables of the example, and returns when all of it answers.
+func Start(ctx context.Context, opts Options) (*Stage, error) {
+	if opts.Partitions == 0 {
+		opts.Partitions = 1
+	}
+	if opts.Attempts == 0 && opts.DeadLetters {
+		opts.Attempts = 3
+	}
+	if opts.Progress == nil {
+		opts.Progress = func(string) {}
+	}
+	s := &Stage{opts: opts}
+	if err := s.start(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Stage) start(ctx context.Context) (err error) {
+	if s.dir, err = proc.TempDir("stage"); err != nil {
+		return err
+	}
+	s.onClose(func() { _ = os.RemoveAll(s.dir) })
+	if err := s.build(ctx); err != nil {
+		return err
+	}
+	s.opts.Progress("starting PostgreSQL and Kafka")
+	servers := make(chan error, 1)
+	go func() { servers <- s.startPostgres(ctx) }() // received from below
+	proxies, err := s.startKafka(ctx)
+	if err = errors.Join(err, <-servers); err != nil {
+		return err
+	}
+	s.opts.Progress("starting the relay, the order service and the workers")
+	return s.startPath(ctx, proxies)
+}
+
+// onClose adds what Close does, last first.
+func (s *Stage) onClose(f func()) { s.close = append(s.close, f) }
+
+// Close kills all processes and removes what they wrote. Closing twice is safe.
+func (s *Stage) Close() {
+	for len(s.close) > 0 {
+		last := len(s.close) - 1
+		f := s.close[last]
+		s.close = s.close[:last]
+		f()
+	}
+}
+
+// Processes lists them, in the order of the path.
+func (s *Stage) Processes() []*Process {
+	return []*Process{s.Serve, s.Postgres, s.Relay, s.Kafka, s.Bill, s.Mail, s.Provider}
+}
+
+// DSN is the superuser's URL of the database, direct.
+func (s *Stage) DSN() string { return s.pg.DSN(Database) }
+
+// KafkaAddr is the broker's own host:port, direct.
+func (s *Stage) KafkaAddr() string { return s.kafka.Addr() }
+
+func (s *Stage) build(ctx context.Context) error {
+	for _, b := range []struct {
+		path *string
+		pkg  string
+	}{{&s.opts.RelayBinary, "./cmd/cdc-relay"}, {&s.opts.OrdersBinary, "./examples/orders"}} {
+		if *b.path != "" {
+			abs, err := filepath.Abs(*b.path)
+			if err != nil {
+				return err
+			}
+			*b.path = abs
+			continue
+		}
+		s.opts.Progress("building " + b.pkg)
+		root, err := proc.ModuleRoot()
+		if err != nil {
+			return fmt.Errorf("there is no source to build %s from: %w", b.pkg, err)
+		}
+		*b.path = filepath.Join(s.dir, filepath.Base(b.pkg))
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", *b.path, b.pkg)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w:\n%s", b.pkg, err, out)
+		}
+	}
+	return nil
+}
+
+func (s *Stage) startPostgres(ctx context.Context) (err error) {
+	version := s.opts.PostgresVersion
+	if version == "" {
+		if version, err = newestPostgres(); err != nil {
+			return err
+		}
+	}
+	s.pg, err = pgserver.Start(ctx, pgserver.Options{Version: version, Settings: map[string]string{"fsync": "on"}})
+	if err != nil {
+		return err
+	}
+	s.Postgres = &Process{Name: "postgres", starts: 1, run: postgresRunner{s.pg}}
+	s.onClose(func() { _ = s.pg.Close() })
+	if err := s.pg.CreateDatabase(ctx, Database, ""); err != nil {
+		return err
+	}
+	if s.DB, err = pgxpool.New(ctx, s.pg.DSN(Database)); err != nil {
+		return err
+	}
+	s.onClose(s.DB.Close)
+	return nil
+}
+
+func newestPostgres() (string, error) {
+	for version := 19; version >= 15; version-- {
+		v := strconv.Itoa(version)
+		_, err := pgserver.FindBinaries(v)
+		if err == nil {
+			return v, nil
+		}
+		if !errors.Is(err, pgserver.ErrNoBinaries) {
+			return "", err
+		}
+	}
+	return "", errors.New("PostgreSQL is not installed (15 or newer); Debian: sudo apt-get install postgresql")
+}
+
+// kafkaProxies are those of the processes that speak to Kafka.
+type kafkaProxies struct{ relay, bill, mail *netproxy.KafkaProxy }
+
+func (s *Stage) startKafka(ctx context.Context) (proxies kafkaProxies, err error) {
+	var listeners []kafkaserver.Listener
+	byName := map[string]*netproxy.KafkaProxy{}
+	for name, p := range map[string]**netproxy.KafkaProxy{"RELAY": &proxies.relay, "BILL": &proxies.bill, "MAIL": &proxies.mail} {
+		if *p, err = netproxy.NewKafka(); err != nil {
+			return proxies, err
+		}
+		byName[name] = *p
+		listeners = append(listeners, kafkaserver.Listener{Name: name, Protocol: "PLAINTEXT", Advertised: (*p).Addr()})
+	}
+	s.kafka, err = kafkaserver.Start(ctx, kafkaserver.Options{Listeners: listeners})
+	if err != nil {
+		return proxies, err
+	}
+	s.Kafka = &Process{Name: "kafka", starts: 1, run: kafkaRunner{s.kafka, s}}
+	s.onClose(func() { _ = s.kafka.Close() })
+	for name, p := range byName {
+		p.SetTarget(s.kafka.ListenerAddr(name))
+		s.onClose(p.Close)
+	}
+	if s.client, err = kgo.NewClient(kgo.SeedBrokers(s.kafka.Addr()), kgo.MetadataMinAge(50*time.Millisecond)); err != nil {
+		return proxies, err
+	}
+	s.admin = kadm.NewClient(s.client)
+	s.onClose(s.client.Close)
+	return proxies, nil
+}
+
+func (s *Stage) startPath(ctx context.Context, kp kafkaProxies) error {
+	if err := s.createTables(ctx); err != nil {
+		return err
+	}
+	for _, add := range []func(context.Context, kafkaProxies) error{s.addRelay, s.addServe, s.addProvider, s.addWorkers} {
+		if err := add(ctx, kp); err != nil {
+			return err
+		}
+	}
+	for _, p := range []*Process{s.Relay, s.Provider, s.Serve, s.Bill, s.Mail} {
+		if err := p.Start(ctx); err != nil {
+			return err
+		}
+	}
+	for _, group := range []string{BillGroup, MailGroup} {
+		if err := s.awaitMembers(ctx, group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stage) addRelay(ctx context.Context, kp kafkaProxies) error {
+	pg, dsn, err := s.postgresProxy()
+	if err != nil {
+		return err
+	}
+	listen, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	config := filepath.Join(s.dir, "cdc-relay.yaml")
+	text := fmt.Sprintf(`source:
+  url: %q
+  status_interval: 100ms
+kafka:
+  brokers: [%q]
+  retry_max: 200ms
+  topics: {names: [%s], partitions: %d, replication: 1}
+checkpoint:
+  replication: 1
+admin:
+  listen: %q
+`, dsn, kp.relay.Addr(), Topic, s.opts.Partitions, listen)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return err
+	}
+	setup := exec.CommandContext(ctx, s.opts.RelayBinary, "setup", "--config", config, "--create-topics")
+	setup.Env = cleanEnv()
+	if out, err := setup.CombinedOutput(); err != nil {
+		return fmt.Errorf("cdc-relay setup: %w:\n%s", err, out)
+	}
+	c := &child{path: s.opts.RelayBinary, args: []string{"run", "--config", config}, env: cleanEnv(), dir: s.dir,
+		ready: answers("http://" + listen + "/readyz")}
+	s.Relay = s.process("relay", c, pg, kp.relay)
+	s.Relay.points = map[Point]func() *Hold{
+		BeforeProduce: func() *Hold { return kp.relay.HoldRequests(netproxy.KeyProduce, Topic) },
+		ProduceAnswer: func() *Hold { return kp.relay.HoldAnswers(netproxy.KeyProduce, Topic) },
+		Confirm:       pg.HoldConfirms,
+	}
+	return nil
+}
+
+func (s *Stage) addServe(_ context.Context, _ kafkaProxies) error {
+	pg, dsn, err := s.postgresProxy()
+	if err != nil {
+		return err
+	}
+	c, proxy, _, err := s.httpChild("serve", "/healthz", "DATABASE_URL="+dsn)
+	if err != nil {
+		return err
+	}
+	s.OrdersURL = "http://" + proxy.Addr()
+	s.Serve = s.process("serve", c, pg, proxy)
+	s.Serve.points = map[Point]func() *Hold{
+		BeforeCommit: pg.HoldCommits,
+		CommitAnswer: pg.HoldCommitAnswers,
+		HTTPAnswer:   proxy.HoldAnswers,
+	}
+	return nil
+}
+
+func (s *Stage) addProvider(_ context.Context, _ kafkaProxies) error {
+	c, proxy, url, err := s.httpChild("provider", "/mails")
+	if err != nil {
+		return err
+	}
+	s.MailURL = url
+	s.Provider = s.process("provider", c, proxy)
+	s.providerProxy = proxy
+	return nil
+}
+
+// httpChild is a role that serves HTTP, with a raw proxy in front.
+func (s *Stage) httpChild(role, health string, env ...string) (*child, *netproxy.Proxy, string, error) {
+	listen, err := freeAddr()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	proxy, err := netproxy.New()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	s.onClose(proxy.Close)
+	proxy.SetTarget(listen)
+	c := s.orders(role, append(env, "LISTEN="+listen)...)
+	c.ready = answers("http://" + listen + health)
+	return c, proxy, "http://" + listen, nil
+}
+
+func (s *Stage) addWorkers(ctx context.Context, kp kafkaProxies) error {
+	for _, w := range []struct {
+		process              **Process
+		role, group, letters string
+		kafka                *netproxy.KafkaProxy
+	}{
+		{&s.Bill, "bill", BillGroup, BillLetters, kp.bill},
+		{&s.Mail, "mail", MailGroup, MailLetters, kp.mail},
+	} {
+		pg, dsn, err := s.postgresProxy()
+		if err != nil {
+			return err
+		}
+		env := []string{"DATABASE_URL=" + dsn, "BROKERS=" + w.kafka.Addr(), "TOPIC=" + Topic}
+		if w.role == "mail" {
+			env = append(env, "MAIL_URL=http://"+s.providerProxy.Addr())
+		}
+		if s.opts.Attempts > 0 {
+			env = append(env, "ATTEMPTS="+strconv.Itoa(s.opts.Attempts))
+		}
+		if s.opts.DeadLetters {
+			env = append(env, "DEAD_LETTER_TOPIC="+w.letters)
+			forever := "-1"
+			if _, err := s.admin.CreateTopic(ctx, 1, 1, map[string]*string{"retention.ms": &forever}, w.letters); err != nil {
+				return fmt.Errorf("create topic %s: %w", w.letters, err)
+			}
+		}
+		c := s.orders(w.role, env...)
+		c.before = func(ctx context.Context) error { return s.expel(ctx, w.group) }
+		p := s.process(w.role, c, pg, w.kafka)
+		p.points = map[Point]func() *Hold{
+			BeforeCommit:       pg.HoldCommits,
+			CommitAnswer:       pg.HoldCommitAnswers,
+			BeforeOffsetCommit: func() *Hold { return w.kafka.HoldRequests(netproxy.KeyOffsetCommit) },
+			OffsetAnswer:       func() *Hold { return w.kafka.HoldAnswers(netproxy.KeyOffsetCommit) },
+		}
+		if w.role == "mail" {
+			p.points[ProviderAnswer] = s.providerProxy.HoldAnswers
+		}
+		*w.process = p
+	}
+	return nil
+}
+
+func (s *Stage) orders(role string, env ...string) *child {
+	return &child{path: s.opts.OrdersBinary, args: []string{role}, env: append(cleanEnv(), env...), dir: s.dir}
+}
+
+func (s *Stage) process(name string, c *child, proxies ...abandoner) *Process {
+	p := &Process{Name: name, run: c, proxies: proxies}
+	s.onClose(p.Kill)
+	return p
+}
+
+// postgresProxy is a proxy to the database, and the superuser's URL through it.
+func (s *Stage) postgresProxy() (*netproxy.PostgresProxy, string, error) {
+	p, err := netproxy.NewPostgres()
+	if err != nil {
+		return nil, "", err
+	}
+	s.onClose(p.Close)
+	p.SetTarget(s.pg.Addr())
+	u, err := url.Parse(s.DSN())
+	if err != nil {
+		return nil, "", err
+	}
+	u.Host = p.Addr()
+	return p, u.String(), nil
+}
+
+// cleanEnv is the environment without what would change the configuration of a child.
+func cleanEnv() []string {
+	var env []string
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		switch {
+		case strings.HasPrefix(name, "CDC_RELAY_"), strings.HasPrefix(name, "PG"):
+		case name == "RETRY_TOPIC", name == "DEAD_LETTER_TOPIC", name == "ATTEMPTS", name == "INBOX_KEEP", name == "TOPIC":
+		default:
+			env = append(env, v)
+		}
+	}
+	return env
+}
