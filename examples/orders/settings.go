@@ -19,6 +19,7 @@ type settings struct {
 	retryTopic, deadLetterTopic string // of this worker; empty: a record that fails blocks its partition
 	attempts                    int    // until a record is a dead letter; 0: the default of the inbox
 	keep                        time.Duration
+	session                     time.Duration // after which the partitions of a dead worker go to others; 0: the default of the inbox
 }
 
 // load reads what the role needs, and returns every problem at once.
@@ -54,6 +55,9 @@ func load(role string, getenv func(string) string) (s settings, err error) {
 	}
 	if s.keep, err = time.ParseDuration(text("INBOX_KEEP", "0s")); err != nil {
 		problems = append(problems, errors.New("INBOX_KEEP is no duration such as 960h"))
+	}
+	if s.session, err = time.ParseDuration(text("SESSION_TIMEOUT", "0s")); err != nil {
+		problems = append(problems, errors.New("SESSION_TIMEOUT is no duration such as 30s"))
 	}
 	return s, errors.Join(problems...)
 }

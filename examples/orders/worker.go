@@ -45,6 +45,7 @@ func consume(ctx context.Context, s settings, c inbox.Config, handle func(contex
 	c.Brokers, c.Topics = s.brokers, []string{s.topic}
 	c.RetryTopic, c.DeadLetterTopic, c.Attempts = s.retryTopic, s.deadLetterTopic, s.attempts
 	c.Cleanup = inbox.Cleanup{Keep: s.keep}
+	c.SessionTimeout, c.Grace = s.session, s.session/3 // a worker that drains sends no heartbeats
 	c.Observe = logInbox
 	runner, err := inbox.ForPGX(pool.Begin, handle, c)
 	if err != nil {
