@@ -133,7 +133,8 @@ type killer struct {
 	total  func() int64
 }
 
-// startKiller kills roles, and beside it servers, which stay away for a while.
+// startKiller kills roles, and beside them each server, which stays away for a while.
+// Stop returns when the servers run.
 func startKiller(t testing.TB, roles []*role, servers map[string]server) killer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -147,35 +148,34 @@ func startKiller(t testing.TB, roles []*role, servers map[string]server) killer 
 		}
 	}
 	wg.Go(func() {
-		for pause(300*time.Millisecond, 2500*time.Millisecond) {
+		for pause(200*time.Millisecond, 2*time.Second) {
 			victim := roles[rand.N(len(roles))]
-			if rand.N(3) == 0 {
+			if rand.N(4) == 0 {
 				victim = roles[0] // the relay, of which there is one
 			}
 			victim.kill()
 		}
 	})
-	names, counts := []string{}, map[string]*atomic.Int64{}
-	for name := range servers {
-		names, counts[name] = append(names, name), &atomic.Int64{}
-	}
-	wg.Go(func() {
-		// The first ones soon, and each once even in a short run.
-		rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		for i := 0; pause(2*time.Second, 12*time.Second); i++ {
-			name := names[i%len(names)]
-			servers[name].Kill9()
-			counts[name].Add(1)
-			pause(200*time.Millisecond, 3*time.Second)
-			start, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-			err := servers[name].Start(start)
-			cancel()
-			if err != nil {
-				t.Errorf("start %s again: %v", name, err)
-				return
+	counts := map[string]*atomic.Int64{}
+	for name, server := range servers {
+		n := &atomic.Int64{}
+		counts[name] = n
+		wg.Go(func() {
+			// Each is killed once, however soon the end.
+			for pause(2*time.Second, 15*time.Second) || n.Load() == 0 {
+				server.Kill9()
+				n.Add(1)
+				pause(200*time.Millisecond, 3*time.Second)
+				start, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+				err := server.Start(start)
+				cancel()
+				if err != nil {
+					t.Errorf("start %s again: %v", name, err)
+					return
+				}
 			}
-		}
-	})
+		})
+	}
 	stop := sync.OnceFunc(func() { cancel(); wg.Wait() })
 	t.Cleanup(stop)
 	sums := func() map[string]int64 {

@@ -98,11 +98,13 @@ func TestSchema_HasTheTablesOfTheLibraries(t *testing.T) {
 }
 
 func TestLoad_TellsEveryProblem(t *testing.T) {
-	_, err := load("mail", func(name string) string { return map[string]string{"ATTEMPTS": "many", "INBOX_KEEP": "40 days"}[name] })
+	_, err := load("mail", func(name string) string {
+		return map[string]string{"ATTEMPTS": "many", "INBOX_KEEP": "40 days", "SESSION_TIMEOUT": "6", "KAFKA_USER": "u", "KAFKA_TLS": "false"}[name]
+	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, name := range []string{"DATABASE_URL", "BROKERS", "ATTEMPTS", "INBOX_KEEP"} {
+	for _, name := range []string{"DATABASE_URL", "BROKERS", "ATTEMPTS", "INBOX_KEEP", "SESSION_TIMEOUT", "KAFKA_TLS"} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not named in: %v", name, err)
 		}

@@ -10,11 +10,14 @@ import (
 
 // settings are the environment; README.md lists it.
 type settings struct {
-	databaseURL string
-	brokers     []string
-	topic       string // with the events of orders
-	listen      string // host:port
-	mailURL     string // of the mail provider, without a path
+	databaseURL   string
+	brokers       []string
+	kafkaTLS      bool
+	kafkaUser     string // with kafkaPassword, by SCRAM-SHA-512 and always over TLS; "": none
+	kafkaPassword string
+	topic         string // with the events of orders
+	listen        string // host:port
+	mailURL       string // of the mail provider, without a path
 
 	retryTopic, deadLetterTopic string // of this worker; empty: a record that fails blocks its partition
 	attempts                    int    // until a record is a dead letter; 0: the default of the inbox
@@ -45,6 +48,10 @@ func load(role string, getenv func(string) string) (s settings, err error) {
 		return s, errors.Join(problems...)
 	}
 	s.brokers = strings.Split(text("BROKERS", ""), ",")
+	s.kafkaUser, s.kafkaPassword = getenv("KAFKA_USER"), getenv("KAFKA_PASSWORD")
+	if s.kafkaTLS, err = strconv.ParseBool(text("KAFKA_TLS", strconv.FormatBool(s.kafkaUser != ""))); err != nil || s.kafkaUser != "" && !s.kafkaTLS {
+		problems = append(problems, errors.New("KAFKA_TLS is not true or false, or false with a KAFKA_USER, whose exchange is to be encrypted"))
+	}
 	s.topic = text("TOPIC", "outbox.event.order")
 	s.retryTopic, s.deadLetterTopic = getenv("RETRY_TOPIC"), getenv("DEAD_LETTER_TOPIC")
 	if role == "mail" {

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go/sasl/scram"
 
 	"github.com/cdc-relay/cdc-relay/inbox"
 )
@@ -43,6 +46,14 @@ func consume(ctx context.Context, s settings, c inbox.Config, handle func(contex
 	}
 	defer pool.Close()
 	c.Brokers, c.Topics = s.brokers, []string{s.topic}
+	if s.kafkaTLS {
+		c.TLS = &tls.Config{} // by the authorities that the system trusts, and SSL_CERT_FILE
+	}
+	if s.kafkaUser != "" {
+		if c.SASL, err = scram.Mechanism(scram.SHA512, s.kafkaUser, s.kafkaPassword); err != nil {
+			return errors.New("KAFKA_USER or KAFKA_PASSWORD has a character that SCRAM does not take") // its own text may quote them
+		}
+	}
 	c.RetryTopic, c.DeadLetterTopic, c.Attempts = s.retryTopic, s.deadLetterTopic, s.attempts
 	c.Cleanup = inbox.Cleanup{Keep: s.keep}
 	c.SessionTimeout, c.Grace = s.session, s.session/3 // a worker that drains sends no heartbeats
