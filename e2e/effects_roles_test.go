@@ -79,6 +79,8 @@ func startRole(t testing.TB, name string, spec proc.Spec) *role {
 }
 
 func (r *role) keep(ctx context.Context, t testing.TB) {
+	const shortest, longest = 300 * time.Millisecond, 3 * time.Second
+	pause := shortest
 	for ctx.Err() == nil {
 		p, err := proc.Start(r.spec)
 		if err != nil {
@@ -92,10 +94,13 @@ func (r *role) keep(ctx context.Context, t testing.TB) {
 		case <-p.Done():
 			if p.ExitCode() != 128+int(syscall.SIGKILL) {
 				r.endings.Add(1)
+				pause = min(2*pause, longest) // as an orchestrator does, if shorter
+			} else {
+				pause = shortest
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(300 * time.Millisecond): // the pause of an orchestrator, if a short one
+			case <-time.After(pause):
 			}
 		case <-ctx.Done():
 			end, cancel := context.WithTimeout(context.Background(), 40*time.Second)
@@ -162,7 +167,7 @@ func startKiller(t testing.TB, roles []*role, servers map[string]server) killer 
 		counts[name] = n
 		wg.Go(func() {
 			// Each is killed once, however soon the end.
-			for pause(2*time.Second, 15*time.Second) || n.Load() == 0 {
+			for pause(3*time.Second, 20*time.Second) || n.Load() == 0 {
 				server.Kill9()
 				n.Add(1)
 				pause(200*time.Millisecond, 3*time.Second)
