@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -37,7 +38,7 @@ func (w *worker) attempt(records []record) (failed int, err error) {
 		defer cancel()
 	}
 	failed = -1
-	duplicates := 0
+	duplicates, ran := 0, false
 	err = w.r.begin.within(ctx, func(s session) error {
 		fresh, err := claim(ctx, s, cfg.Consumer, records)
 		if err != nil {
@@ -60,6 +61,7 @@ func (w *worker) attempt(records []record) (failed int, err error) {
 				continue
 			}
 			delete(fresh, r.ID)
+			ran = true
 			if err := call(ctx, s, r.Record); err != nil {
 				failed = i
 				return err
@@ -67,6 +69,9 @@ func (w *worker) attempt(records []record) (failed int, err error) {
 		}
 		return resolved(ctx, s, cfg.Consumer, records)
 	})
+	if err != nil && !ran && !isParked(err) {
+		err = notRun{err}
+	}
 	if err != nil {
 		return failed, err
 	}
@@ -78,6 +83,12 @@ func (w *worker) attempt(records []record) (failed int, err error) {
 	}
 	return -1, nil
 }
+
+// notRun is why no handler was called: no transaction could be begun, or no marker
+// written. That is no attempt of a record, also where the database answers a moment later.
+type notRun struct{ error }
+
+func (e notRun) Unwrap() error { return e.error }
 
 // call makes a panic an error: the record is poison, and the others are not.
 func call(ctx context.Context, s session, r Record) (err error) {
@@ -118,7 +129,11 @@ func (w *worker) alone(r *record) bool {
 		case isParked(err):
 			return w.giveUp(r, err, tried)
 		}
-		if away := w.r.databaseAnswers(w.work); away != nil {
+		away := err
+		if !errors.As(err, new(notRun)) {
+			away = w.r.databaseAnswers(w.work)
+		}
+		if away != nil {
 			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: away})
 		} else {
 			tried, here = tried+1, here+1
