@@ -75,7 +75,7 @@ func effects(t *testing.T, name string, long time.Duration, letters func(role st
 	c.stop()
 
 	began := time.Now()
-	waited := p.waitQuiet(3 * time.Minute)
+	waited := p.waitQuiet(t, 3*time.Minute)
 	quiet := time.Since(began)
 	v := p.judge(t, c)
 	server := p.serverIsClean(t)
@@ -183,11 +183,16 @@ func (p *path) endings() (n int64) {
 
 // waitQuiet waits until what was committed is published, and the groups have no lag; it
 // returns what did not come about.
-func (p *path) waitQuiet(timeout time.Duration) string {
-	deadline := time.Now().Add(timeout)
-	for what := ""; ; time.Sleep(200 * time.Millisecond) {
-		if what = p.busy(); what == "" || time.Now().After(deadline) {
+func (p *path) waitQuiet(t testing.TB, timeout time.Duration) string {
+	began := time.Now()
+	for logged := began; ; time.Sleep(200 * time.Millisecond) {
+		what := p.busy()
+		if what == "" || time.Since(began) > timeout {
 			return what
+		}
+		if time.Since(logged) > 10*time.Second {
+			logged = time.Now()
+			t.Logf("after %.0f s: %s", time.Since(began).Seconds(), what)
 		}
 	}
 }
@@ -195,8 +200,10 @@ func (p *path) waitQuiet(timeout time.Duration) string {
 func (p *path) busy() string {
 	// An idle server writes a little now and then.
 	const confirmed = "SELECT pg_current_wal_insert_lsn() - confirmed_flush_lsn < 10000 FROM pg_replication_slots WHERE slot_name = 'cdc_relay'"
-	if done, err := p.pg.TryQuery(confirmed); err != nil || done != "true" {
-		return fmt.Sprintf("the relay has not confirmed what was committed: %v", err)
+	if done, err := p.pg.TryQuery(confirmed); err != nil {
+		return fmt.Sprintf("the slot is not known: %v", err)
+	} else if done != "true" {
+		return "the relay has not confirmed what was committed"
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
