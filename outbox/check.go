@@ -207,7 +207,18 @@ func (c *checker) payload() {
 	}
 	if !json.Valid(p) {
 		c.refuse("Payload", ErrJSON, "it is not valid JSON")
-	} else if kind == JSONB && !escapesFitJSONB(p) {
+		return
+	}
+	if kind != JSONB {
+		return
+	}
+	longer, ok := numbersInJSONB(p)
+	if !ok {
+		c.refuse("Payload", ErrJSON, "jsonb takes numbers of at most %d digits, and %d behind the point", maxIntegerDigits, maxFractionDigits)
+	} else if limit := c.o.cfg.Limits.PayloadBytes; len(p)+longer > limit {
+		c.refuse("Payload", ErrTooLarge, "jsonb prints its numbers without exponents, and it has %d bytes then; the limit is %d", len(p)+longer, limit)
+	}
+	if !escapesFitJSONB(p) {
 		c.refuse("Payload", ErrJSON, `jsonb takes neither \u0000 nor half of a surrogate pair`)
 	}
 }

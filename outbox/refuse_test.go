@@ -49,6 +49,7 @@ func TestRefuse_BeforeTheDatabaseIsTouched(t *testing.T) {
 		"payload not UTF-8":          {outbox.Config{}, func(e *outbox.Event) { e.Payload = []byte("\"\xff\"") }, "Payload", outbox.ErrText},
 		"payload with a zero byte":   {text, func(e *outbox.Event) { e.Payload = []byte("a\x00") }, "Payload", outbox.ErrText},
 		"payload above the default":  {outbox.Config{}, func(e *outbox.Event) { e.Payload = []byte(`"` + strings.Repeat("x", 999_999) + `"`) }, "Payload", outbox.ErrTooLarge},
+		"payload longer in jsonb":    {outbox.Config{}, func(e *outbox.Event) { e.Payload = []byte(`[1e131071` + strings.Repeat(`,1e131071`, 7) + `]`) }, "Payload", outbox.ErrTooLarge},
 		"payload above the limit":    {small, func(e *outbox.Event) { e.Payload = []byte(`"0123456789a"`) }, "Payload", outbox.ErrTooLarge},
 		"too many headers":           {small, func(e *outbox.Event) { e.Headers = map[string]string{"a": "", "b": ""} }, "Headers", outbox.ErrTooLarge},
 		"headers too large":          {small, func(e *outbox.Event) { e.Headers = map[string]string{"a": "12345"} }, "Headers", outbox.ErrTooLarge},
@@ -120,7 +121,10 @@ func TestNew_ReportsEveryProblem(t *testing.T) {
 func TestRefuse_AgreesWithPostgreSQLAboutJSON(t *testing.T) {
 	e := newEnv(t, outbox.Schema, `CREATE TABLE json_outbox (LIKE outbox INCLUDING DEFAULTS)`, `ALTER TABLE json_outbox ALTER payload TYPE json USING NULL`)
 	payloads := []string{`{}`, `"\u0000"`, `"\\u0000"`, `"\\\u0000"`, `{"\u0000":1}`, `"\ud83d\ude00"`, `"\ud83d"`, `"\ude00"`, `"\ud83dx"`, `"\ud83d\n"`,
-		`"\ud83d\u0041"`, `"\ud83d\ud83d\ude00"`, `"\ud83d\ude00\ude00"`, `"\uD83D\uDE00\u00e9"`, `"\ud83d\\ude00"`, `1 2`, `tru`, ` 1 `, "\"a\tb\"", `01`, `{"a":}`, `[1,]`, ``, `"`, `-`, `1e5`, `NaN`}
+		`"\ud83d\u0041"`, `"\ud83d\ud83d\ude00"`, `"\ud83d\ude00\ude00"`, `"\uD83D\uDE00\u00e9"`, `"\ud83d\\ude00"`, `1 2`, `tru`, ` 1 `, "\"a\tb\"", `01`, `{"a":}`, `[1,]`, ``, `"`, `-`, `1e5`, `NaN`,
+		`1e131071`, `-1e131071`, `1e131072`, `12e131070`, `12.5e131071`, `0.1e131072`, `0.01e131073`, `0.01e131074`, `1e-16383`, `1e-16384`, `1.5e-16382`, `1.5e-16383`, `{"1e999999":"1e999999"}`,
+		`0e999999`, `0.0e-5`, `0e-16383`, `0e-16384`, `[1,2.5e3,{"a":1E+140000}]`, `1e99999999999999999999`, `1e-99999999999999999999`, strings.Repeat("1", 131_073), "0." + strings.Repeat("1", 16_384), "1" + strings.Repeat("0", 131_071),
+		strings.Repeat("[", 9000) + strings.Repeat("]", 9000), strings.Repeat("{\"a\":", 9000) + "1" + strings.Repeat("}", 9000)}
 	for _, p := range payloads {
 		for _, kind := range []outbox.PayloadType{outbox.JSONB, outbox.JSON} {
 			_, err := e.conn.Exec(t.Context(), "SELECT $1::text::"+[]string{"jsonb", "json"}[kind], p)
@@ -131,7 +135,7 @@ func TestRefuse_AgreesWithPostgreSQLAboutJSON(t *testing.T) {
 			_, ours := tx.writeBatch(o, ev)
 			tx.rollback()
 			if (err == nil) != (ours == nil) || ours != nil && !errors.Is(ours, outbox.ErrJSON) {
-				t.Errorf("%s as %d: PostgreSQL says %v, we say %v", p, kind, err, ours)
+				t.Errorf("%.40s as %d: PostgreSQL says %v, we say %v", p, kind, err, ours)
 			}
 		}
 	}
