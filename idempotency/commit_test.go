@@ -240,6 +240,37 @@ func TestCommit_LargeAnswerIsRolledBack(t *testing.T) {
 	})
 }
 
+// An answer that says yes is told of no transaction that is gone or was aborted, and none
+// says that nothing happened where that is not known.
+func TestCommit_TransactionThatTheHandlerSpoiled(t *testing.T) {
+	for name, c := range map[string]struct {
+		key, statement, code string
+		status, orders       int
+	}{
+		"without key, ROLLBACK":          {"", "ROLLBACK", "answer-lost", 201, 0},
+		"without key, a swallowed error": {"", "SELECT 1/0", "failed", 201, 0},
+		"a swallowed error":              {"k", "SELECT 1/0", "failed", 201, 0},
+		"COMMIT, and a refusal":          {"k", "COMMIT", "answer-lost", 409, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, s *shop, handle handles) {
+				cfg := s.config()
+				cfg.Optional = true
+				h := handle(cfg, "r", func(w http.ResponseWriter, r *http.Request, exec func(string, ...any) error) error {
+					s.must(exec("INSERT INTO orders DEFAULT VALUES"))
+					_ = exec(c.statement)
+					w.WriteHeader(c.status)
+					return nil
+				})
+				told(t, serve(h, post(c.key, "tea")), 500, c.code)
+				if s.orders() != c.orders {
+					t.Errorf("%d orders", s.orders())
+				}
+			})
+		})
+	}
+}
+
 // While the database is away no handler runs; nor when the table is.
 func TestCommit_CannotFailOpen(t *testing.T) {
 	own, err := pgserver.Start(t.Context(), pgserver.Options{Version: os.Getenv("CDC_RELAY_TEST_PG_VERSION")})

@@ -186,6 +186,10 @@ func (q *request[Tx]) finish(a answer) {
 	outcome := WithoutKey
 	if q.owner.key != "" {
 		outcome, err = First, q.keep(a)
+	} else {
+		// Where a statement failed or ended the transaction, COMMIT has no effect to keep, and
+		// may succeed.
+		_, err = q.store.exec(q.ctx, setSavepoint)
 	}
 	if err == nil {
 		if err = q.store.commit(q.ctx); err == nil {

@@ -133,8 +133,11 @@ func (s sqlStore) row(ctx context.Context, query string, args []any, dest ...any
 func (s sqlStore) commit(context.Context) error   { return s.tx.Commit() }
 func (s sqlStore) rollback(context.Context) error { return s.tx.Rollback() }
 
-// ended tells that the transaction was ended by somebody else.
-func ended(err error) bool { return errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxClosed) }
+// ended tells that the transaction was ended by somebody else: by a method, or by a
+// statement, behind which there is none (25P01).
+func ended(err error) bool {
+	return errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxClosed) || sqlState(err) == "25P01"
+}
 
 // sqlState returns the SQLSTATE of an error of any driver; "" for none.
 func sqlState(err error) string {
