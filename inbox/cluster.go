@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/sasl"
 )
 
@@ -146,6 +147,25 @@ func (c *cluster) end(ctx context.Context, topic string, partition int) (kafka.P
 		return p, fmt.Errorf("read offsets of %s/%d: the answer has none", topic, partition)
 	}
 	return p, nil
+}
+
+// isControl tells a control record, which ends a transaction of Kafka, from a record.
+func (c *cluster) isControl(ctx context.Context, topic string, partition int, offset int64) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	answer, err := c.client.Fetch(ctx, &kafka.FetchRequest{Topic: topic, Partition: partition, Offset: offset, MinBytes: 1, MaxBytes: 1 << 10, MaxWait: time.Second})
+	if err == nil {
+		err = answer.Error
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s/%d/%d: %w", topic, partition, offset, err)
+	}
+	stream, ok := answer.Records.(*protocol.RecordStream)
+	if !ok || len(stream.Records) == 0 {
+		return false, fmt.Errorf("read %s/%d/%d: the answer has no batch", topic, partition, offset)
+	}
+	batch, ok := stream.Records[0].(*protocol.ControlBatch)
+	return ok && batch.BaseOffset == offset, nil
 }
 
 // settings returns settings of a topic as they are in force.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"database/sql"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -96,6 +97,7 @@ type Runner struct {
 	begin   begin
 	cluster *cluster
 	reader  reader
+	ahead   sync.Map // places where the group's offset was found ahead of the log
 }
 
 // ForPGX returns a runner for pgx, or every problem of its configuration. begin is

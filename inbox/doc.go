@@ -18,7 +18,10 @@
 //     broker takes no offset from a generation that is over, and the new owner finds a duplicate.
 //   - A handler fails: effect and marker are rolled back. Its partition waits, with pauses that grow, until it
 //     succeeds, or the record is in the dead-letter topic, acknowledged by all replicas in sync.
-//   - The database is away: the partition waits. That is no attempt, and makes no dead letter.
+//   - The database is away, takes no writes, or rolled back for another transaction's sake: the partition waits. That is no
+//     attempt, and makes no dead letter.
+//   - A handler passes over the error of a statement, or ends the transaction by a statement: nothing is
+//     settled, and that is a failure of its record.
 //   - Kafka is away: offsets and dead letters wait. Transactions that were committed are not done again.
 //
 // # What the caller still has to do
@@ -37,5 +40,5 @@
 // # Units
 //
 // Offsets and N of an [Event] count records. Ids and names have 1 to 1000 bytes. A worker holds up to two
-// batches of records of its partition in memory.
+// batches of records of its partition in memory, but at most 32 MiB, and one fetch of 16 MiB.
 package inbox

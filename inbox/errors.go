@@ -39,6 +39,28 @@ func permanent(err error) bool {
 	return errors.As(err, &f) && f.permanent
 }
 
+// passes tells errors of the server that are not the fault of what was handled: it
+// rolled back for another transaction's sake, waits for a lock, takes no writes, is short of something, stops or
+// has lost the connection. statement_timeout (57014) is not among them: the handler may be the slow one.
+func passes(err error) bool {
+	var e interface{ SQLState() string }
+	if !errors.As(err, &e) || len(e.SQLState()) != 5 {
+		return false
+	}
+	switch state := e.SQLState(); state {
+	case "57014":
+		return false
+	case "25006", "55P03":
+		return true
+	default:
+		switch state[:2] {
+		case "08", "40", "53", "57", "58":
+			return true
+		}
+	}
+	return false
+}
+
 const maxReason = 500 // bytes of the header
 
 // reasonOf says why, and nothing of the payload.
@@ -69,6 +91,9 @@ func reasonOf(err error) string {
 
 // errParked stands for a record that must wait behind a dead letter of its key.
 var errParked = &failure{reason: "parked behind an unresolved dead letter of its key", permanent: true}
+
+// errGone stands for a handler that called runtime.Goexit, as t.FailNow does.
+var errGone = &failure{reason: "the handler ended its goroutine, and returned nothing"}
 
 // panicked is a panic of a handler. Its value may hold anything, so only its type is
 // told.

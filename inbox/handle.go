@@ -22,8 +22,9 @@ func (w *worker) together(records []record) bool {
 		w.next.Store(records[len(records)-1].at + 1)
 		return true
 	}
-	if failed >= 0 && !isParked(err) {
-		records[failed].failed = err
+	// Of several, another one may be to blame: it swallowed its error, or took all the time.
+	if failed == 0 && len(records) == 1 && !isParked(err) {
+		records[0].failed = err
 	}
 	return false
 }
@@ -38,7 +39,7 @@ func (w *worker) attempt(records []record) (failed int, err error) {
 		defer cancel()
 	}
 	failed = -1
-	duplicates, ran := 0, false
+	duplicates, handled := 0, false
 	err = w.r.begin.within(ctx, func(s session) error {
 		fresh, err := claim(ctx, s, cfg.Consumer, records)
 		if err != nil {
@@ -61,18 +62,21 @@ func (w *worker) attempt(records []record) (failed int, err error) {
 				continue
 			}
 			delete(fresh, r.ID)
-			ran = true
 			if err := call(ctx, s, r.Record); err != nil {
 				failed = i
 				return err
 			}
 		}
-		return resolved(ctx, s, cfg.Consumer, records)
+		if err := resolved(ctx, s, cfg.Consumer, records); err != nil {
+			return err
+		}
+		handled = true
+		return nil
 	})
-	if err != nil && !ran && !isParked(err) {
-		err = notRun{err}
-	}
 	if err != nil {
+		if handled && len(records) == 1 { // what it did was refused at COMMIT, as by a deferred constraint
+			failed = 0
+		}
 		return failed, err
 	}
 	if n := len(records) - duplicates; n > 0 {
@@ -84,20 +88,23 @@ func (w *worker) attempt(records []record) (failed int, err error) {
 	return -1, nil
 }
 
-// notRun is why no handler was called: no transaction could be begun, or no marker
-// written. That is no attempt of a record, also where the database answers a moment later.
-type notRun struct{ error }
-
-func (e notRun) Unwrap() error { return e.error }
-
-// call makes a panic an error: the record is poison, and the others are not.
-func call(ctx context.Context, s session, r Record) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = panicked{v}
-		}
+// call makes a panic an error, and the end of the goroutine too: the record is poison,
+// and the others are not. In the worker's goroutine, runtime.Goexit would leave the
+// transaction open, and whoever gets the record next would wait for it.
+func call(ctx context.Context, s session, r Record) error {
+	err := error(errGone)
+	done := make(chan struct{}) // closed by the goroutine, however it ends
+	go func() {
+		defer close(done)
+		defer func() {
+			if v := recover(); v != nil {
+				err = panicked{v}
+			}
+		}()
+		err = s.handle(ctx, r)
 	}()
-	return s.handle(ctx, r)
+	<-done
+	return err
 }
 
 // alone settles one record, however long it takes. false: the worker must end.
@@ -113,13 +120,13 @@ func (w *worker) alone(r *record) bool {
 		return w.giveUp(r, &failure{reason: r.poison, permanent: true}, 0)
 	}
 	tried, here := r.Attempt-1, 0
-	err := r.failed // together with others
+	failed, err := 0, r.failed // together, where it was the only one
 	for pauses := w.r.pauses(); ; {
 		if w.stop.Err() != nil {
 			return false
 		}
 		if err == nil {
-			if _, err = w.attempt([]record{*r}); err == nil {
+			if failed, err = w.attempt([]record{*r}); err == nil {
 				return true
 			}
 		}
@@ -129,12 +136,12 @@ func (w *worker) alone(r *record) bool {
 		case isParked(err):
 			return w.giveUp(r, err, tried)
 		}
-		away := err
-		if !errors.As(err, new(notRun)) {
-			away = w.r.databaseAnswers(w.work)
-		}
-		if away != nil {
+		if away := w.r.databaseAnswers(w.work); away != nil {
 			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: away})
+		} else if failed < 0 {
+			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: err})
+		} else if passes(err) { // the handler's text may hold a payload
+			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: errors.New(reasonOf(err) + ", which is no fault of the record")})
 		} else {
 			tried, here = tried+1, here+1
 			if permanent(err) || tried >= cfg.Attempts {

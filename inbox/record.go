@@ -60,8 +60,10 @@ type record struct {
 	at        int64  // its offset in the partition that was read
 	poison    string // why it cannot be handled at all; "" : it can
 	foreign   bool   // of another consumer that shares the retry topic
+	marker    bool   // it looks like the end of a transaction of Kafka
 	notBefore time.Time
 	hash      []byte // of the key; nil: no key
+	held      int64  // bytes of the worker's limit
 	failed    error  // of an attempt together with others
 }
 
@@ -81,6 +83,7 @@ func (c reader) read(m kafka.Message) record {
 		sum := sha256.Sum256(m.Key)
 		r.hash = sum[:16]
 	}
+	r.marker = looksLikeMarker(m)
 	if c.retryTopic != "" && m.Topic == c.retryTopic {
 		c.again(&r)
 		return r
@@ -102,19 +105,28 @@ func (c reader) read(m kafka.Message) record {
 	return r
 }
 
+// looksLikeMarker tells what may be the control record that ends a transaction of
+// Kafka: kafka-go's Reader returns them as if they were records. Its key is a version and 0 or 1 (abort,
+// commit), its value a version and an epoch.
+func looksLikeMarker(m kafka.Message) bool {
+	return len(m.Headers) == 0 && len(m.Key) == 4 && m.Key[0] == 0 && m.Key[1] == 0 && m.Key[2] == 0 && m.Key[3] <= 1 &&
+		len(m.Value) == 6 && m.Value[0] == 0 && m.Value[1] == 0
+}
+
 func (r record) position() string {
 	return fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset)
 }
 
 // again reads a record of the retry topic.
 func (c reader) again(r *record) {
-	r.foreign = string(r.Header(HeaderOwner)) != c.consumer
+	owner := r.Header(HeaderOwner)
+	r.foreign = owner != nil && string(owner) != c.consumer
 	id := string(r.Header(HeaderEventID))
 	topic := string(r.Header(HeaderTopic))
 	partition, err1 := strconv.Atoi(string(r.Header(HeaderPartition)))
 	offset, err2 := strconv.ParseInt(string(r.Header(HeaderOffset)), 10, 64)
 	attempts, err3 := strconv.Atoi(string(r.Header(HeaderAttempts)))
-	if !isName(id) || !isName(topic) || err1 != nil || err2 != nil || err3 != nil {
+	if owner == nil || !isName(id) || !isName(topic) || err1 != nil || err2 != nil || err3 != nil {
 		r.ID, r.poison = r.position(), "the record in the retry topic was not written by a runner"
 		return
 	}

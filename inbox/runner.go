@@ -105,30 +105,41 @@ func (r *Runner) signals(stop context.Context, workers []*worker) {
 		case <-stop.Done():
 			return
 		case <-lag.C:
-			r.observeLag(ctx, workers)
+			if !r.observeLag(ctx, workers) {
+				return // ends the generation, and start tells why
+			}
 		case <-letters.C:
 			r.observeLetters(ctx)
 		}
 	}
 }
 
-func (r *Runner) observeLag(ctx context.Context, workers []*worker) {
-	topics := map[string][]int{}
+// observeLag returns false when a partition ends before what was read of it: it was
+// made anew, or has lost its end. Its reader would wait, and begin in the middle.
+func (r *Runner) observeLag(ctx context.Context, workers []*worker) (ok bool) {
+	topics, read := map[string][]int{}, map[*worker]int64{}
 	for _, w := range workers {
 		topics[w.topic] = append(topics[w.topic], w.partition)
+		read[w] = w.next.Load() // before the ends, which grow
 	}
 	if len(topics) == 0 {
-		return
+		return true
 	}
 	ends, err := r.cluster.ends(ctx, topics)
 	if err != nil {
-		return // the next look will tell
+		return true // the next look will tell
 	}
+	ok = true
 	for _, w := range workers {
-		if p, ok := ends[w.topic][w.partition]; ok && w.started.Load() {
+		if p, found := ends[w.topic][w.partition]; found && w.started.Load() {
+			if read[w] > p.LastOffset {
+				r.ahead.Store(w.place(), true)
+				ok = false
+			}
 			r.cfg.Observe(Event{Kind: Lag, Topic: w.topic, Partition: w.partition, Offset: w.next.Load(), N: max(0, p.LastOffset-w.next.Load())})
 		}
 	}
+	return ok
 }
 
 // databaseAnswers tells a handler that fails from a database that is away.

@@ -12,6 +12,11 @@ import (
 // ErrNotYours is what the transaction of a handler answers to Commit and Rollback.
 var ErrNotYours = errors.New("the transaction of a record is ended by the runner: return nil to commit, an error to roll back")
 
+var (
+	errSwallowed = &failure{reason: "the handler returned nil, although a statement failed in its transaction: return the error, or put a savepoint before what may fail"}
+	errEnded     = &failure{reason: "the handler ended its transaction by a statement of its own; the marker may be lost: leave COMMIT and ROLLBACK to the runner"}
+)
+
 // session is a transaction that the caller's function has begun, and the handler in
 // it. This file alone ends transactions.
 type session struct {
@@ -30,7 +35,12 @@ func beginPGX(begin func(context.Context) (pgx.Tx, error), handle func(context.C
 			return session{}, err
 		}
 		return session{transaction: pgxTx{tx}, endCommit: tx.Commit, endRollback: tx.Rollback,
-			handle: func(ctx context.Context, r Record) error { return handle(ctx, lentTx{tx}, r) }}, nil
+			handle: func(ctx context.Context, r Record) error {
+				if err := handle(ctx, lentTx{tx}, r); err != nil {
+					return err
+				}
+				return whole(tx)
+			}}, nil
 	}
 }
 
@@ -41,7 +51,13 @@ func beginSQL(begin func(context.Context) (*sql.Tx, error), handle func(context.
 			return session{}, err
 		}
 		return session{transaction: sqlTx{tx},
-			endCommit:   func(context.Context) error { return tx.Commit() },
+			endCommit: func(ctx context.Context) error {
+				// Outside of a transaction COMMIT succeeds, and this fails.
+				if _, err := tx.ExecContext(ctx, "SAVEPOINT inbox_end"); err != nil {
+					return err
+				}
+				return tx.Commit()
+			},
 			endRollback: func(context.Context) error { return tx.Rollback() },
 			handle:      func(ctx context.Context, r Record) error { return handle(ctx, tx, r) }}, nil
 	}
@@ -61,7 +77,26 @@ func (b begin) within(ctx context.Context, do func(s session) error) error {
 		return err
 	}
 	if err := s.endCommit(ctx); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortDeadline)
+		defer cancel()
+		_ = s.endRollback(ctx) // of a transaction that was not sent COMMIT; what it says otherwise tells nothing
 		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// whole tells that the transaction is still the one in which the marker is. The driver
+// has heard it with the last answer, so it costs nothing.
+func whole(tx pgx.Tx) error {
+	conn := tx.Conn()
+	if conn == nil {
+		return nil
+	}
+	switch conn.PgConn().TxStatus() {
+	case 'E':
+		return errSwallowed
+	case 'I':
+		return errEnded
 	}
 	return nil
 }

@@ -52,7 +52,8 @@
 //
 // What PostgreSQL, the relay or Kafka would refuse later is refused before anything is
 // sent: see [Limits], and the errors. The sizes are those of what was given, in bytes;
-// a jsonb column prints its content anew, and may make it longer.
+// a jsonb column prints its content anew, and may make it longer. Its numbers count as it
+// prints them, without exponents.
 //
 // All functions may be called by several goroutines, each with its own transaction.
 package outbox
