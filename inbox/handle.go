@@ -140,6 +140,8 @@ func (w *worker) alone(r *record) bool {
 			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: away})
 		} else if failed < 0 {
 			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: err})
+		} else if errors.As(err, new(lostConnection)) { // though the database answers already
+			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: errLost})
 		} else if passes(err) { // the handler's text may hold a payload
 			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: errors.New(reasonOf(err) + ", which is no fault of the record")})
 		} else {

@@ -24,7 +24,16 @@ type session struct {
 	handle      func(context.Context, Record) error
 	endCommit   func(context.Context) error
 	endRollback func(context.Context) error
+	lost        func(context.Context) bool // asked after an error, before the rollback: the connection is gone
 }
+
+var errLost = errors.New("the connection of its transaction was lost")
+
+// lostConnection is an error of a transaction whose connection went away, which is no
+// fault of the record in it. After COMMIT its effect may be there.
+type lostConnection struct{ error }
+
+func (e lostConnection) Unwrap() error { return e.error }
 
 type begin func(context.Context) (session, error)
 
@@ -35,6 +44,7 @@ func beginPGX(begin func(context.Context) (pgx.Tx, error), handle func(context.C
 			return session{}, err
 		}
 		return session{transaction: pgxTx{tx}, endCommit: tx.Commit, endRollback: tx.Rollback,
+			lost: func(context.Context) bool { c := tx.Conn(); return c != nil && c.IsClosed() },
 			handle: func(ctx context.Context, r Record) error {
 				if err := handle(ctx, lentTx{tx}, r); err != nil {
 					return err
@@ -59,7 +69,11 @@ func beginSQL(begin func(context.Context) (*sql.Tx, error), handle func(context.
 				return tx.Commit()
 			},
 			endRollback: func(context.Context) error { return tx.Rollback() },
-			handle:      func(ctx context.Context, r Record) error { return handle(ctx, tx, r) }}, nil
+			lost: func(ctx context.Context) bool {
+				_, err := tx.ExecContext(ctx, "SELECT 1")
+				return err != nil && !answered(err)
+			},
+			handle: func(ctx context.Context, r Record) error { return handle(ctx, tx, r) }}, nil
 	}
 }
 
@@ -71,18 +85,36 @@ func (b begin) within(ctx context.Context, do func(s session) error) error {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
 	if err := do(s); err != nil {
+		if ctx.Err() == nil && s.lost(ctx) { // at a deadline the driver closes it itself
+			err = lostConnection{err}
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortDeadline)
 		defer cancel()
 		_ = s.endRollback(ctx) // a connection that is gone has rolled back
 		return err
 	}
 	if err := s.endCommit(ctx); err != nil {
+		err = fmt.Errorf("commit: %w", err)
+		if ctx.Err() == nil && !answered(err) {
+			err = lostConnection{err}
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortDeadline)
 		defer cancel()
 		_ = s.endRollback(ctx) // of a transaction that was not sent COMMIT; what it says otherwise tells nothing
-		return fmt.Errorf("commit: %w", err)
+		return err
 	}
 	return nil
+}
+
+// answered tells an error that PostgreSQL gave, or that a driver read from its answer to
+// COMMIT, from one of a connection. The server's own farewells count as the latter.
+func answered(err error) bool {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		state := e.SQLState()
+		return len(state) == 5 && state[:2] != "08" && state[:3] != "57P"
+	}
+	return errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, ErrNotYours) || errors.Is(err, sql.ErrTxDone)
 }
 
 // whole tells that the transaction is still the one in which the marker is. The driver
