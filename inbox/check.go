@@ -77,9 +77,9 @@ func (r *Runner) checkCleanup(ctx context.Context, topic string) error {
 	case err != nil:
 		return err
 	case unlimited:
-		return fmt.Errorf("the topic %s keeps records for ever (retention.ms, cleanup.policy), so a marker that is deleted may let an effect happen again: leave Cleanup.Keep at 0, or limit the retention", topic)
+		return mistakef("the topic %s keeps records for ever (retention.ms, cleanup.policy), so a marker that is deleted may let an effect happen again: leave Cleanup.Keep at 0, or limit the retention", topic)
 	case r.cfg.Cleanup.Keep < stays:
-		return fmt.Errorf("Cleanup.Keep is %v, and the topic %s keeps records for up to %v (retention.ms + segment.ms), so an effect could happen again: raise it", r.cfg.Cleanup.Keep, topic, stays)
+		return mistakef("Cleanup.Keep is %v, and the topic %s keeps records for up to %v (retention.ms + segment.ms), so an effect could happen again: raise it", r.cfg.Cleanup.Keep, topic, stays)
 	}
 	return nil
 }
@@ -90,14 +90,14 @@ func (r *Runner) checkDeadLetters(ctx context.Context, topic string) error {
 		return err
 	}
 	if strings.Contains(s["cleanup.policy"], "compact") {
-		return fmt.Errorf("the dead-letter topic %s is compacted, and would lose dead letters with the same key: set cleanup.policy=delete", topic)
+		return mistakef("the dead-letter topic %s is compacted, and would lose dead letters with the same key: set cleanup.policy=delete", topic)
 	}
 	retention, err := strconv.ParseInt(s["retention.ms"], 10, 64)
 	if err != nil {
 		return fmt.Errorf("read retention.ms of topic %s: %w", topic, err)
 	}
 	if least := r.cfg.MinDeadLetterRetention; retention >= 0 && retention < least.Milliseconds() {
-		return fmt.Errorf("the dead-letter topic %s keeps records for %v, and nobody may have looked at them by then: set retention.ms=-1, or lower MinDeadLetterRetention (%v)",
+		return mistakef("the dead-letter topic %s keeps records for %v, and nobody may have looked at them by then: set retention.ms=-1, or lower MinDeadLetterRetention (%v)",
 			topic, time.Duration(retention)*time.Millisecond, least)
 	}
 	return nil

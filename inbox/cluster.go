@@ -67,7 +67,7 @@ func (c *cluster) topic(ctx context.Context, topic string) ([]int, error) {
 		}
 	}
 	if len(partitions) == 0 {
-		return nil, fmt.Errorf("the topic %s does not exist, or this user may not see it; create it, or allow it", topic)
+		return nil, mistakef("the topic %s does not exist, or this user may not see it; create it, or allow it", topic)
 	}
 	c.mu.Lock()
 	c.partitions[topic] = partitions

@@ -74,6 +74,9 @@ type Config struct {
 	// runner stops; then their context ends, and what they did is rolled back. 0: 10 s.
 	Grace          time.Duration
 	SessionTimeout time.Duration // of the group: after it a dead worker's partitions go to others; 0: 30 s
+	// StartTimeout ends Run with an error when PostgreSQL or Kafka has not answered
+	// by then. 0: it waits until ctx ends.
+	StartTimeout time.Duration
 
 	Cleanup Cleanup
 	Observe func(Event) // called by several goroutines; must not block. nil: errors go to slog.Default
@@ -178,7 +181,7 @@ func (c Config) validate() error {
 		topics[t] = true
 	}
 	check(c.Batch > 0 && c.Attempts > 0 && c.RetryInPlace > 0 && c.Cleanup.Batch > 0, "Batch, Attempts, RetryInPlace or Cleanup.Batch is negative")
-	check(c.BackoffMin > 0 && c.BackoffMax >= c.BackoffMin && c.RetryDelay > 0 && c.AttemptTime >= 0 && c.Grace > 0 && c.SessionTimeout > 0 &&
+	check(c.BackoffMin > 0 && c.BackoffMax >= c.BackoffMin && c.RetryDelay > 0 && c.AttemptTime >= 0 && c.StartTimeout >= 0 && c.Grace > 0 && c.SessionTimeout > 0 &&
 		c.MinDeadLetterRetention > 0 && c.Cleanup.Keep >= 0 && c.Cleanup.Every > 0, "a duration is negative, or BackoffMax below BackoffMin")
 	switch c.Policy {
 	case Block:

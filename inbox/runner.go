@@ -18,14 +18,20 @@ const (
 )
 
 // Run handles records until ctx ends, and returns nil when handlers have ended, within
-// Config.Grace, and offsets are committed. It returns an error at the start, for what
-// only a person can mend: a missing table or topic, a dead-letter topic that forgets, a
-// cleanup that would delete markers too soon. Afterwards it goes on, whatever happens to
-// Kafka and PostgreSQL. It may be called once.
+// Config.Grace, and offsets are committed. While PostgreSQL or Kafka is away at the
+// start it waits, observed as Waiting, for Config.StartTimeout at most. It returns an error
+// at the start for what only a person can mend: a missing table, topic, database or
+// privilege, a wrong password or certificate, a dead-letter topic that forgets, a cleanup that
+// would delete markers too soon. Afterwards it goes on, whatever happens to Kafka and
+// PostgreSQL. It may be called once.
 func (r *Runner) Run(ctx context.Context) error {
 	defer r.cluster.close()
-	if err := r.check(ctx); err != nil {
+	ready, err := r.awaitStart(ctx)
+	if err != nil {
 		return fmt.Errorf("start the inbox of %s: %w", r.cfg.Consumer, err)
+	}
+	if !ready {
+		return nil
 	}
 	topics := r.cfg.Topics
 	if r.cfg.RetryTopic != "" {
