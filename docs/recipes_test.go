@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/e2e/pgserver"
+	"github.com/cdc-relay/cdc-relay/inbox"
 	"github.com/cdc-relay/cdc-relay/migrations"
 )
 
@@ -94,6 +95,13 @@ func (c *cook) want(what string, got, want any) {
 	c.t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		c.t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// The table of the page is that of the package: both have to be changed together.
+func TestRecipes_HaveTheInboxOfThePackage(t *testing.T) {
+	if got := recipes(t)["Tables"]; len(got) != 1 || got[0] != inbox.Schema {
+		t.Errorf("the page has\n%s\nand inbox.Schema is\n%s", got, inbox.Schema)
 	}
 }
 
@@ -198,6 +206,7 @@ func (c *cook) cleanup() {
 	c.must(c.srv.Exec(c.t.Context(), "postgres", "UPDATE outbox SET created_at = now() - interval '8 days' WHERE aggregateid = '1'",
 		"UPDATE inbox SET processed_at = now() - interval '8 days' WHERE event_id = 'e1'"))
 	c.want("old rows of the outbox", c.alone("Clean up", 0, "7 days"), 1)
-	c.want("old rows of the inbox", c.alone("Clean up", 1, "7 days"), 2)
+	c.want("old rows of the inbox", c.alone("Clean up", 1, "7 days", "billing"), 1)
+	c.want("rows of another consumer", c.count("SELECT count(*) FROM inbox WHERE consumer = 'mail'"), 1)
 	c.want("rows of the outbox", c.count("SELECT count(*) FROM outbox"), 1)
 }
