@@ -95,7 +95,7 @@ func (c Config) validate() error {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		add("a client certificate needs both its certificate file and its key file")
 	} else if c.TLS.Enabled {
-		if _, err := c.TLS.load(); err != nil {
+		if _, err := c.TLS.Load(); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -106,7 +106,7 @@ func (c Config) validate() error {
 		if c.SASL.Username == "" {
 			add("SASL %s needs a user name", c.SASL.Mechanism)
 		}
-		if _, err := c.SASL.load(); err != nil {
+		if _, err := c.SASL.Load(); err != nil {
 			errs = append(errs, err)
 		}
 	} else if c.SASL.Username != "" || c.SASL.Password != "" || c.SASL.PasswordFile != "" {

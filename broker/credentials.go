@@ -15,9 +15,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/fault"
 )
 
-// load builds a tls.Config from the files as they are now. ServerName is left
+// Load builds a tls.Config from the files as they are now. ServerName is left
 // as configured.
-func (t TLS) load() (*tls.Config, error) {
+func (t TLS) Load() (*tls.Config, error) {
 	cfg := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		ServerName:         t.ServerName,
@@ -46,8 +46,8 @@ func (t TLS) load() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// load returns the mechanism with the password as it is now.
-func (s SASL) load() (sasl.Mechanism, error) {
+// Load returns the mechanism with the password as it is now.
+func (s SASL) Load() (sasl.Mechanism, error) {
 	password := s.Password
 	if s.PasswordFile != "" {
 		b, err := os.ReadFile(s.PasswordFile)

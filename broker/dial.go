@@ -86,7 +86,7 @@ func (d *dialer) open(ctx context.Context, network, address string) (net.Conn, *
 func (d *dialer) handshake(ctx context.Context, raw net.Conn, address string) (net.Conn, *protocol.Conn, stage, error) {
 	conn := raw
 	if d.cfg.TLS.Enabled {
-		tc, err := d.cfg.TLS.load()
+		tc, err := d.cfg.TLS.Load()
 		if err != nil {
 			return nil, nil, stageFiles, err
 		}
@@ -107,7 +107,7 @@ func (d *dialer) handshake(ctx context.Context, raw net.Conn, address string) (n
 	if d.cfg.SASL.Mechanism == "" {
 		return guarded, pc, stageUse, nil
 	}
-	m, err := d.cfg.SASL.load()
+	m, err := d.cfg.SASL.Load()
 	if err != nil {
 		return nil, nil, stageFiles, err
 	}

@@ -25,6 +25,7 @@ const (
 	Redriven  State = "redriven"  // it was sent to the retry topic
 	Done      State = "done"      // it was sent there, and handled
 	Discarded State = "discarded" // a person gave it up
+	AnyState  State = "any"       // in a Filter: all of them
 )
 
 // Errors of DeadLetters.
@@ -108,7 +109,7 @@ const (
 	(SELECT count(*) FROM public.inbox_dead_letters e WHERE e.consumer = d.consumer AND e.state = 'open' AND e.key_hash = d.key_hash
 		AND e.kafka_topic = d.kafka_topic AND (e.kafka_partition <> d.kafka_partition AND e.failed_at < d.failed_at OR e.kafka_partition = d.kafka_partition AND e.kafka_offset < d.kafka_offset)) AS earlier
 	FROM public.inbox_dead_letters d `
-	listLetters = selectLetters + `WHERE ($1 = '' OR consumer = $1) AND state = $2 AND failed_at <= now() - $3::float8 * interval '1 second'
+	listLetters = selectLetters + `WHERE ($1 = '' OR consumer = $1) AND ($2 = 'any' OR state = $2) AND failed_at <= now() - $3::float8 * interval '1 second'
 	ORDER BY failed_at, kafka_topic, kafka_partition, kafka_offset LIMIT $4::integer) x`
 	oneLetter     = selectLetters + `WHERE d.id = $1::bigint) x`
 	lockLetter    = selectLetters + `WHERE d.id = $1::bigint FOR UPDATE OF d) x`
