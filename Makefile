@@ -27,7 +27,7 @@ demo: ## Set up everything and show orders flowing from PostgreSQL to Kafka; KAF
 	@exec bin/cdc-relay-demo # not by "go run", which turns Ctrl-C into an error
 
 .PHONY: build
-build: ## Build bin/cdc-relay.
+build: ## Build bin/cdc-relay, and bin/cdc-inbox for dead letters.
 	@mkdir -p bin
 	@go build -trimpath -o bin/ ./cmd/...
 

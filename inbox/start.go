@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 
 	"github.com/segmentio/kafka-go"
@@ -89,9 +90,9 @@ func final(err error) bool {
 		}
 	}
 	var untrusted *tls.CertificateVerificationError
-	var alert tls.AlertError
+	var op *net.OpError // "remote error" is an alert: the peer refused the certificate, or that there was none
 	var notTLS tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError
 	var host x509.HostnameError
-	return errors.As(err, &untrusted) || errors.As(err, &alert) || errors.As(err, &notTLS) || errors.As(err, &authority) || errors.As(err, &host)
+	return errors.As(err, &untrusted) || errors.As(err, &op) && op.Op == "remote error" || errors.As(err, &notTLS) || errors.As(err, &authority) || errors.As(err, &host)
 }

@@ -40,6 +40,7 @@ type world struct {
 	k     *kafkaserver.Broker
 	kafka *kafka.Client
 	env   []string
+	join  inbox.Config // how the consumer connects
 
 	mu    sync.Mutex
 	fails map[string]bool
@@ -48,7 +49,7 @@ type world struct {
 	early, duplicates atomic.Int64 // letters behind their offset; records that were skipped
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, o kafkaserver.Options) *world {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts PostgreSQL and Apache Kafka")
@@ -57,7 +58,7 @@ func newWorld(t *testing.T) *world {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var err error
-	w.k, err = kafkaserver.Start(ctx, kafkaserver.Options{})
+	w.k, err = kafkaserver.Start(ctx, o)
 	if errors.Is(err, kafkaserver.ErrNoJars) && os.Getenv("CI") == "" {
 		t.Skipf("NO REAL BROKER: %v", err)
 	}
@@ -72,6 +73,7 @@ func newWorld(t *testing.T) *world {
 	w.must(err)
 	t.Cleanup(w.pool.Close)
 	w.kafka = &kafka.Client{Addr: kafka.TCP(w.k.Addr()), Timeout: 30 * time.Second, Transport: &kafka.Transport{MetadataTTL: 200 * time.Millisecond}}
+	w.join.Brokers = []string{w.k.Addr()}
 	w.topic("orders", "billing.retry", "billing.dead")
 
 	bin := t.TempDir()
@@ -157,6 +159,22 @@ func (w *world) in(state string) int {
 // consume runs the consumer; the function stops it.
 func (w *world) consume() (stop func()) {
 	w.t.Helper()
+	r := w.runner()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }() // ended by stop
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.t.Cleanup(stop)
+	return stop
+}
+
+func (w *world) runner() *inbox.Runner {
+	w.t.Helper()
 	r, err := inbox.ForPGX(w.pool.Begin, func(ctx context.Context, tx pgx.Tx, r inbox.Record) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -166,7 +184,7 @@ func (w *world) consume() (stop func()) {
 		w.order = append(w.order, r.ID)
 		_, err := tx.Exec(ctx, "INSERT INTO invoices (order_id) VALUES ($1)", r.ID)
 		return err
-	}, inbox.Config{Brokers: []string{w.k.Addr()}, Group: owner, Topics: []string{"orders"}, RetryTopic: "billing.retry", DeadLetterTopic: "billing.dead",
+	}, inbox.Config{Brokers: w.join.Brokers, TLS: w.join.TLS, SASL: w.join.SASL, Group: owner, Topics: []string{"orders"}, RetryTopic: "billing.retry", DeadLetterTopic: "billing.dead",
 		Attempts: 2, BackoffMin: 5 * time.Millisecond, BackoffMax: 10 * time.Millisecond, RetryDelay: time.Millisecond, SessionTimeout: 6 * time.Second,
 		Observe: func(e inbox.Event) {
 			switch e.Kind {
@@ -179,17 +197,7 @@ func (w *world) consume() (stop func()) {
 			}
 		}})
 	w.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }() // ended by stop
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			w.t.Error(err)
-		}
-	})
-	w.t.Cleanup(stop)
-	return stop
+	return r
 }
 
 // shell runs a line as a person would, and returns what it printed and its exit code.

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/cdc-relay/cdc-relay/e2e/kafkaserver"
 )
 
 // procedure is the commands of the recovery in the page, in order.
@@ -29,7 +31,7 @@ func procedure(t *testing.T) (lines []string) {
 }
 
 func TestRecovery_CommandsOfThePage(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, kafkaserver.Options{})
 	w.set(true, "a", "x", "t", "y1", "y2", "killed", "gone")
 	stop := w.consume()
 	for _, e := range []struct{ id, key string }{{"a", "k"}, {"b", "k"}, {"x", "x"}, {"t", "t"}, {"y1", "y"}, {"y2", "y"}} {
