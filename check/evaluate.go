@@ -264,6 +264,7 @@ func (r *report) columns(label string, t route.Table, ct *catalog.Table, publish
 	}
 	for _, u := range t.Uses() {
 		c, ok := ct.Column(u.Column)
+		takes, accepts := t.Takes(u.Role, c.BaseTypeOID)
 		switch {
 		case !ok:
 			fail(Fail, "correct the mapping, or add the column", "there is no column %q, which is mapped as %s; there are %s", u.Column, u.Role, columnNames(ct))
@@ -271,8 +272,8 @@ func (r *report) columns(label string, t route.Table, ct *catalog.Table, publish
 			fail(Fail, "map another column", "column %q (%s) is generated, and so not published", u.Column, u.Role)
 		case published != nil && published.Columns != nil && !slices.Contains(published.Columns, u.Column):
 			fail(Fail, "add it to the publication's column list", "column %q (%s) is not in the publication's column list", u.Column, u.Role)
-		case !route.UsableType(u.Role, c.BaseTypeOID):
-			fail(Fail, "map a column of "+u.Role.Accepts(), "column %q has type %s, which cannot be the %s", u.Column, c.TypeName, u.Role)
+		case !takes:
+			fail(Fail, "map a column of "+accepts, "column %q has type %s, which cannot be the %s", u.Column, c.TypeName, u.Role)
 		case !c.NotNull && (u.Role == route.RoleID || u.Role == route.RoleTopic):
 			fail(Warn, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", catalog.TableName{Schema: t.Schema, Name: t.Name}.SQL(), catalog.Ident(u.Column)),
 				"column %q (%s) may be NULL; such a row cannot be published and halts the relay", u.Column, u.Role)

@@ -65,6 +65,9 @@ type Outbox struct {
 	IDHeader        string            `yaml:"id_header" default:"id" doc:"Header that carries the event's id."`
 	TypeHeader      string            `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type; not used without columns.type."`
 	PositionHeaders bool              `yaml:"position_headers" default:"true" doc:"Add the headers lsn (commit LSN, 16 hex digits) and seq (ordinal in the transaction), which order all events of one timeline."`
+	Format          string            `yaml:"format" default:"raw" doc:"How an event is laid out, see docs/formats.md: raw (the value is the payload), json (an envelope with id, type, aggregate, key, time and payload) or cloudevents (CloudEvents 1.0, binary mode)."`
+	Source          string            `yaml:"source" default:"" doc:"Attribute source of cloudevents, a URI-reference that names this producer; required there."`
+	ContentType     string            `yaml:"content_type" default:"" doc:"Header content-type of cloudevents; empty string for the one of the payload's type (application/json for json and jsonb, application/octet-stream for bytea, else text/plain; charset=utf-8)."`
 }
 
 // OutboxColumns names the columns of an outbox table. "" means that there is
@@ -77,6 +80,7 @@ type OutboxColumns struct {
 	Topic     string `yaml:"topic" default:"" doc:"Column that holds the topic; instead of the template."`
 	Timestamp string `yaml:"timestamp" default:"" doc:"Column with the record's time (timestamptz, timestamp as UTC, or integer milliseconds); empty string for the commit time."`
 	Partition string `yaml:"partition" default:"" doc:"Integer column with the partition; NULL or empty string for the choice by key."`
+	Aggregate string `yaml:"aggregate" default:"" doc:"Column with the type of the aggregate, for formats other than raw; empty string for the column in the topic, if there is exactly one."`
 }
 
 // Messages are logical messages that are published like rows; see
@@ -87,6 +91,9 @@ type Messages struct {
 	IDHeader        string `yaml:"id_header" default:"id" doc:"Header that carries the event's id."`
 	TypeHeader      string `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type; null for a body without one."`
 	PositionHeaders bool   `yaml:"position_headers" default:"true" doc:"Add the headers lsn and seq, as for tables: rows and messages of a transaction are numbered together."`
+	Format          string `yaml:"format" default:"raw" doc:"How an event is laid out, see docs/formats.md: raw (the value is the payload), json (an envelope with id, type, aggregate, key, time and payload) or cloudevents (CloudEvents 1.0, binary mode)."`
+	Source          string `yaml:"source" default:"" doc:"Attribute source of cloudevents, a URI-reference that names this producer; required there."`
+	ContentType     string `yaml:"content_type" default:"" doc:"Header content-type of cloudevents; empty string for the one of the payload's type (application/json for json and jsonb, application/octet-stream for bytea, else text/plain; charset=utf-8)."`
 }
 
 // Kafka is the connection to the brokers and how records are produced.

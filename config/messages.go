@@ -16,7 +16,8 @@ func (c Config) LogicalMessages() *route.Messages {
 	if m.Prefix == "" {
 		return nil
 	}
-	r := &route.Messages{Prefix: m.Prefix, Topic: m.Topic, IDHeader: m.IDHeader, TypeHeader: m.TypeHeader, Position: m.PositionHeaders}
+	r := &route.Messages{Prefix: m.Prefix, Topic: m.Topic, IDHeader: m.IDHeader, TypeHeader: m.TypeHeader, Position: m.PositionHeaders,
+		Layout: route.Layout{Format: route.Format(m.Format), Source: m.Source, ContentType: m.ContentType}}
 	if c.Checkpoint.Store == "kafka" {
 		r.Reserved = c.Checkpoint.Topic
 	}

@@ -48,6 +48,7 @@ func (o Outbox) Route() (route.Table, error) {
 		TopicCol: o.Columns.Topic, Topic: o.Topic,
 		Timestamp: o.Columns.Timestamp, Partition: o.Columns.Partition,
 		IDHeader: o.IDHeader, TypeHeader: o.TypeHeader, Position: o.PositionHeaders,
+		Layout: route.Layout{Format: route.Format(o.Format), Source: o.Source, ContentType: o.ContentType}, Aggregate: o.Columns.Aggregate,
 	}
 	for _, column := range sortedKeys(o.Headers) {
 		t.Headers = append(t.Headers, route.HeaderColumn{Column: column, Header: o.Headers[column]})

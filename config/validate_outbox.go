@@ -49,7 +49,7 @@ func (v *validator) columns(path string, o Outbox) {
 	}
 	for _, n := range []struct{ key, column string }{
 		{"id", c.ID}, {"key", c.Key}, {"type", c.Type}, {"payload", c.Payload},
-		{"topic", c.Topic}, {"timestamp", c.Timestamp}, {"partition", c.Partition},
+		{"topic", c.Topic}, {"timestamp", c.Timestamp}, {"partition", c.Partition}, {"aggregate", c.Aggregate},
 	} {
 		if n.column == "" {
 			continue

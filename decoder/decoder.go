@@ -273,6 +273,7 @@ func (d *Decoder) relation(r *reader, ev *Event) error {
 // text; a domain over one of them is read as its base type.
 var baseTypes = map[string]uint32{
 	"bytea": 17, "int8": 20, "int2": 21, "int4": 23, "date": 1082, "timestamp": 1114, "timestamptz": 1184,
+	"json": 114, "jsonb": 3802,
 }
 
 // typ remembers domains. A Type message precedes the Relation that uses the

@@ -40,6 +40,7 @@ func (o Options) retopic() []route.Table {
 	tables := slices.Clone(o.Tables)
 	for i := range tables {
 		if o.Topic != "" {
+			tables[i].Aggregate = tables[i].AggregateColumn() // values stay what they were
 			tables[i].Topic, tables[i].TopicCol = o.Topic, ""
 		}
 	}

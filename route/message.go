@@ -25,6 +25,8 @@ type Messages struct {
 	TypeHeader string
 	// Position adds the headers lsn and seq.
 	Position bool
+
+	Layout
 }
 
 // Validate reports every problem at once, one per line; nil when there is none.
@@ -43,6 +45,9 @@ func (m Messages) Validate() error {
 	if len(parts) == 1 && parts[0].member == members && m.Topic == m.Reserved {
 		add("the topic %q is not for events", m.Topic)
 	}
+	for _, problem := range m.problems() {
+		add("%s", problem)
+	}
 	seen := make(map[string]bool)
 	for _, name := range m.headerNames() {
 		switch {
@@ -59,6 +64,9 @@ func (m Messages) Validate() error {
 // headerNames are those of the relay's own headers, which no body may use.
 func (m Messages) headerNames() []string {
 	names := []string{m.IDHeader, m.TypeHeader}
+	if m.cloudEvents() {
+		names = []string{CloudEventID, attributeType}
+	}
 	if m.Position {
 		names = append(names, LSNHeader, SeqHeader)
 	}
@@ -100,13 +108,15 @@ func (m Messages) parts() ([]messagePart, error) {
 // MessageRouter turns logical messages into records. It is used by one
 // goroutine.
 type MessageRouter struct {
-	cfg      Messages
-	parts    []messagePart
-	fixed    string // the topic, when it is the same for every message
-	byTopic  bool   // the template has {topic}
-	reserved map[string]bool
-	topics   interner
-	names    headerInterner
+	cfg       Messages
+	parts     []messagePart
+	fixed     string // the topic, when it is the same for every message
+	byTopic   bool   // the template has {topic}
+	reserved  map[string]bool
+	format    *formatter // nil: raw
+	attribute [64]byte
+	topics    interner
+	names     headerInterner
 
 	// What a record points to between Route and the next Route.
 	body    body
@@ -124,6 +134,9 @@ func CompileMessages(m Messages) (*MessageRouter, error) {
 		return nil, &fault.Error{Class: fault.Stop, What: fmt.Sprintf("logical messages with the prefix %q cannot be published", m.Prefix), Fix: "correct the messages section of the configuration", Err: err}
 	}
 	r := &MessageRouter{cfg: m, reserved: make(map[string]bool)}
+	if !m.raw() {
+		r.format = newFormatter(m.Layout)
+	}
 	r.parts, _ = m.parts()
 	if topic, ok := m.FixedTopic(); ok {
 		r.fixed = topic
@@ -222,7 +235,52 @@ func (r *MessageRouter) fill(tx Tx, rec *sink.Record) (reason string) {
 	if rec.Timestamp, reason = r.timestamp(tx); reason != "" {
 		return reason
 	}
-	return r.fillHeaders(rec)
+	if reason = r.fillHeaders(rec); reason != "" || r.format == nil {
+		return reason
+	}
+	return r.layOut(tx, rec)
+}
+
+// layOut lays the record out as the format says.
+func (r *MessageRouter) layOut(tx Tx, rec *sink.Record) (reason string) {
+	e := event{key: rec.Key, kind: r.headers[1].Value, micros: tx.CommitTime}
+	if e.aggregate, reason = r.text(memberAggregateType); reason != "" {
+		return reason
+	}
+	if r.body.has(memberTimestamp) {
+		if e.micros, reason = r.micros(); reason != "" {
+			return `"timestamp": ` + reason
+		}
+	}
+	if r.body.has(memberPayload) && !isString(r.body[memberPayload]) {
+		e.payload = payloadJSON
+	}
+	position := 0
+	if r.cfg.Position {
+		position = 2
+	}
+	part, reason := r.format.apply(rec, e, 2, position)
+	if reason == "" {
+		return ""
+	}
+	return fmt.Sprintf("%q: %s", part, reason)
+}
+
+// micros is timestamp, which has read it, in microseconds.
+func (r *MessageRouter) micros() (micros int64, reason string) {
+	raw := r.body[memberTimestamp]
+	if isWhole(raw) {
+		return recordMicros(raw, oidInt8)
+	}
+	text, reason := r.unquote(raw)
+	if reason != "" {
+		return 0, reason
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(text))
+	if err != nil || at.UTC().Year() > 9999 {
+		return 0, reasonLate
+	}
+	return at.UnixMicro(), ""
 }
 
 // text returns the text of a member: what a string stands for, or a whole number's

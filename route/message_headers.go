@@ -49,6 +49,12 @@ func (r *MessageRouter) bodyHeaders(raw []byte) (reason string) {
 			return fmt.Sprintf(`the name of header %d of "headers" is empty, or no text`, n)
 		}
 		name := r.names.intern(text)
+		if r.cfg.cloudEvents() {
+			if problem := extensionProblem(name); problem != "" {
+				return fmt.Sprintf(`the name of header %d of "headers" %s`, n, problem)
+			}
+			name = r.names.intern(append(append(r.attribute[:0], attributePrefix...), name...))
+		}
 		switch {
 		case r.reserved[name]:
 			return fmt.Sprintf(`"headers" has %q, which the relay itself adds`, name)

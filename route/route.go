@@ -99,7 +99,63 @@ func (f *filler) fill(rec *sink.Record) (err error) {
 		return err
 	}
 	rec.Headers = b.headers
+	if b.format != nil {
+		return f.format(rec)
+	}
 	return nil
+}
+
+// format lays the record out as the table's format says.
+func (f *filler) format(rec *sink.Record) (err error) {
+	b := f.b
+	e := event{key: rec.Key, micros: f.tx.CommitTime, payload: b.payloadKind}
+	if e.kind, err = f.text(b.kind); err != nil {
+		return err
+	}
+	if e.aggregate, err = f.text(b.aggregate); err != nil {
+		return err
+	}
+	at, err := f.text(b.timestamp)
+	if err != nil {
+		return err
+	}
+	if at != nil {
+		var reason string
+		if e.micros, reason = recordMicros(at, b.timestampOID); reason != "" {
+			return f.poison(b.timestamp.column, reason)
+		}
+	}
+	own := 1
+	if b.table.Type != "" {
+		own++
+	}
+	part, reason := b.format.apply(rec, e, own, len(b.headers)-len(b.headerSources))
+	if reason == "" {
+		return nil
+	}
+	return f.poison(b.columnOf(part), reason)
+}
+
+// columnOf names the column that a part of the format is made of.
+func (b *binding) columnOf(part string) string {
+	switch part {
+	case "id":
+		return b.id.column
+	case "type":
+		return b.kind.column
+	case "key", "subject", "partitionkey":
+		return b.key.column
+	case "aggregate", "aggregatetype":
+		return b.aggregate.column
+	case "payload":
+		return b.payload.column
+	}
+	for _, h := range b.table.Headers {
+		if h.Header == part {
+			return h.Column
+		}
+	}
+	return part
 }
 
 // text returns a column's text: nil for NULL and for a column that is not

@@ -165,6 +165,10 @@ type binding struct {
 	headers       []sink.Header
 	headerSources []source
 	bytea         []int // indexes to make room for, once per use
+
+	format          *formatter // nil: raw
+	kind, aggregate source
+	payloadKind     payloadKind
 }
 
 type topicPart struct {
@@ -207,6 +211,11 @@ func bind(t *Table, rel *decoder.Relation) (*binding, error) {
 	for _, h := range t.Headers {
 		b.headerSources = append(b.headerSources, find(h.Column))
 	}
+	if !t.raw() {
+		b.format = newFormatter(t.Layout)
+		b.kind, b.aggregate = find(t.Type), find(t.AggregateColumn())
+		b.payloadKind = payloadKindOf(rel.Columns[b.payload.index].TypeOID)
+	}
 	for _, s := range append([]source{b.key, b.payload}, b.headerSources...) {
 		if s.bytea {
 			b.bytea = append(b.bytea, s.index)
@@ -236,9 +245,9 @@ func checkColumns(t *Table, rel *decoder.Relation) error {
 				continue
 			}
 			found = true
-			if !UsableType(u.Role, c.TypeOID) {
+			if ok, takes := t.Takes(u.Role, c.TypeOID); !ok {
 				unusable = append(unusable, fmt.Sprintf("column %q (type OID %d) cannot be used as %s", c.Name, c.TypeOID, u.Role))
-				accepts = append(accepts, fmt.Sprintf("as %s use %s", u.Role, u.Role.Accepts()))
+				accepts = append(accepts, fmt.Sprintf("as %s use %s", u.Role, takes))
 			}
 		}
 		if !found {

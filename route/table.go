@@ -29,6 +29,11 @@ type Table struct {
 	// Position adds the headers lsn (commit LSN, 16 hex digits) and seq (ordinal
 	// in its transaction).
 	Position bool
+
+	Layout
+	// Aggregate is the column with the aggregate's type, which only formats other than
+	// raw have; "" : that of the topic's template, if there is exactly one.
+	Aggregate string
 }
 
 // HeaderColumn publishes a column as a header.
@@ -48,6 +53,9 @@ func (t Table) String() string { return t.Schema + "." + t.Name }
 
 // IDHeaderName returns the name of the header that carries the id.
 func (t Table) IDHeaderName() string {
+	if t.cloudEvents() {
+		return CloudEventID
+	}
 	if t.IDHeader == "" {
 		return "id"
 	}
@@ -55,6 +63,9 @@ func (t Table) IDHeaderName() string {
 }
 
 func (t Table) typeHeader() string {
+	if t.cloudEvents() {
+		return attributeType
+	}
 	if t.TypeHeader == "" {
 		return "type"
 	}
@@ -90,7 +101,16 @@ func (t Table) Validate() error {
 			add("topic template %q: %w", t.Topic, err)
 		}
 	}
+	for _, problem := range t.problems() {
+		add("%s", problem)
+	}
+	if t.cloudEvents() && t.Type == "" {
+		add("no column is mapped as type, which the format cloudevents needs")
+	}
 	for _, h := range t.Headers {
+		if problem := extensionProblem(h.Header); t.cloudEvents() && problem != "" {
+			add("header %q %s; give it another name", h.Header, problem)
+		}
 		if h.Column == "" || h.Header == "" {
 			add("an extra header needs a column and a name: column %q, header %q", h.Column, h.Header)
 		}
@@ -112,12 +132,51 @@ func (t Table) headerNames() []string {
 		names = append(names, t.typeHeader())
 	}
 	for _, h := range t.Headers {
-		names = append(names, h.Header)
+		names = append(names, t.headerName(h.Header))
 	}
 	if t.Position {
 		names = append(names, LSNHeader, SeqHeader)
 	}
 	return names
+}
+
+func (l Layout) headerName(name string) string {
+	if l.cloudEvents() {
+		return attributePrefix + name
+	}
+	return name
+}
+
+// AggregateColumn is the column with the aggregate's type; "" when there is none, or
+// the format has no place for it.
+func (t Table) AggregateColumn() string {
+	if t.raw() || t.Aggregate != "" {
+		return t.Aggregate
+	}
+	column := ""
+	parts, _ := parseTemplate(t.Topic)
+	for _, p := range parts {
+		if p.column != "" && column != "" && p.column != column {
+			return ""
+		}
+		if p.column != "" {
+			column = p.column
+		}
+	}
+	return column
+}
+
+// Identifying returns tables by which the records of theirs are found: what Route reads
+// of them is Identified, and the header of the id comes first and has their name. They
+// need none of the columns that a format does.
+func Identifying(tables []Table) []Table {
+	tables = slices.Clone(tables)
+	for i, t := range tables {
+		t.IDHeader, t.TypeHeader = t.IDHeaderName(), t.typeHeader()
+		t.Layout, t.Aggregate = Layout{}, ""
+		tables[i] = t
+	}
+	return tables
 }
 
 // Use is a column and what it is mapped to.
@@ -143,6 +202,9 @@ func (t Table) Uses() []Use {
 	parts, _ := parseTemplate(t.Topic) // what is wrong with it, Validate says
 	for _, p := range parts {
 		add(p.column, RoleTopic)
+	}
+	if !t.raw() {
+		add(t.AggregateColumn(), RoleAggregate)
 	}
 	add(t.Timestamp, RoleTimestamp)
 	add(t.Partition, RolePartition)

@@ -33,8 +33,33 @@ func recordTime(text []byte, typeOID uint32) (ms int64, reason string) {
 // into milliseconds since the Unix epoch, rounded down; without a zone it is
 // UTC. The year has four digits or more, and BC follows the whole.
 func parseTimestamp(s []byte) (ms int64, reason string) {
+	days, micros, reason := parseDay(s)
+	if reason != "" {
+		return 0, reason
+	}
+	return days*86_400_000 + floorDiv(micros, 1000), ""
+}
+
+// recordMicros is recordTime in microseconds, for times that it can say.
+func recordMicros(text []byte, typeOID uint32) (micros int64, reason string) {
+	ms, reason := recordTime(text, typeOID)
+	switch {
+	case reason != "":
+		return 0, reason
+	case ms > lastMicros/1000:
+		return 0, reasonLate
+	case typeOID == oidInt8 || typeOID == oidInt4:
+		return ms * 1000, ""
+	}
+	days, micros, reason := parseDay(text)
+	return days*86_400_000_000 + micros, reason
+}
+
+// parseDay is parseTimestamp, in days since 1970 and microseconds of the day, which
+// may be outside of it.
+func parseDay(s []byte) (days, micros int64, reason string) {
 	if string(s) == "infinity" || string(s) == "-infinity" {
-		return 0, reasonInfinite
+		return 0, 0, reasonInfinite
 	}
 	p := scanner{s: s}
 	year := p.digits(4, 7)
@@ -42,7 +67,6 @@ func parseTimestamp(s []byte) (ms int64, reason string) {
 	month := p.digits(2, 2)
 	p.expect('-')
 	day := p.digits(2, 2)
-	var micros int64 // of the day
 	if !p.bad && p.i < len(s) && string(s[p.i:]) != " BC" {
 		p.expect(' ')
 		micros = p.clock()
@@ -58,9 +82,9 @@ func parseTimestamp(s []byte) (ms int64, reason string) {
 		p.bad = true
 	}
 	if p.bad || p.i != len(s) || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) {
-		return 0, reasonNotTime
+		return 0, 0, reasonNotTime
 	}
-	return daysSinceEpoch(year, month, day)*86_400_000 + floorDiv(micros, 1000), ""
+	return daysSinceEpoch(year, month, day), micros, ""
 }
 
 // clock reads hh:mm:ss, a fraction and a zone, and returns microseconds since

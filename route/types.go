@@ -1,5 +1,7 @@
 package route
 
+import "fmt"
+
 // Role is what a column is mapped to.
 type Role uint8
 
@@ -12,6 +14,7 @@ const (
 	RoleTimestamp
 	RolePartition
 	RoleHeader
+	RoleAggregate // named in the formats other than raw
 )
 
 // String returns the role as the configuration calls it.
@@ -33,6 +36,8 @@ func (r Role) String() string {
 		return "partition"
 	case RoleHeader:
 		return "header"
+	case RoleAggregate:
+		return "aggregate"
 	default:
 		return "unknown role"
 	}
@@ -44,9 +49,11 @@ const (
 	oidInt8        = 20
 	oidInt2        = 21
 	oidInt4        = 23
+	oidJSON        = 114
 	oidDate        = 1082
 	oidTimestamp   = 1114
 	oidTimestampTZ = 1184
+	oidJSONB       = 3802
 )
 
 // UsableType tells whether a column of the type can have the role. For a domain,
@@ -84,4 +91,25 @@ func (r Role) Accepts() string {
 	default:
 		return "any type"
 	}
+}
+
+// Takes tells whether a column of the type can have the role in the table, whose
+// format may refuse what others take: where it needs text, there can be no bytea.
+func (t Table) Takes(role Role, typeOID uint32) (ok bool, accepts string) {
+	if !UsableType(role, typeOID) {
+		return false, role.Accepts()
+	}
+	if typeOID != oidBytea || t.raw() {
+		return true, role.Accepts()
+	}
+	switch role {
+	case RoleID, RoleKey, RoleType, RoleAggregate:
+	case RoleHeader:
+		if !t.cloudEvents() {
+			return true, role.Accepts()
+		}
+	default:
+		return true, role.Accepts()
+	}
+	return false, fmt.Sprintf("any type but bytea with the format %s", t.Format)
 }
