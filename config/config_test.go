@@ -262,7 +262,7 @@ func TestMessages_AreOffWithoutAPrefix(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	c := mustParse(t, "outbox: []\nmessages: {prefix: outbox, topic: '{topic}'}\ncheckpoint: {topic: marks}")
-	want := route.Messages{Prefix: "outbox", Topic: "{topic}", Reserved: "marks", IDHeader: "id", TypeHeader: "eventType", Position: true}
+	want := route.Messages{Prefix: "outbox", Topic: "{topic}", Reserved: "marks", IDHeader: "id", TypeHeader: "eventType", Position: true, Layout: route.Layout{Format: route.FormatRaw}}
 	if m := c.LogicalMessages(); m == nil || *m != want || len(c.Tables()) != 0 {
 		t.Errorf("%+v, %d tables", m, len(c.Tables()))
 	}
