@@ -179,10 +179,10 @@ func (c *pgConn) fromServer(frame []byte) (m pgMessage) {
 	switch frame[0] {
 	case 'C': // CommandComplete
 		tag := strings.TrimRight(string(body), "\x00")
-		switch {
-		case tag == "COMMIT":
+		switch tag {
+		case "COMMIT":
 			m.commit, c.inserted = c.inserted, false
-		case tag == "ROLLBACK", tag == "BEGIN":
+		case "ROLLBACK", "BEGIN":
 			c.inserted = false
 		default:
 			if n, ok := strings.CutPrefix(tag, "INSERT 0 "); ok {

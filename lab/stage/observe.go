@@ -69,7 +69,7 @@ var direct = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, T
 
 // Records reads all records that a topic has now, in the order of partition and offset.
 func (s *Stage) Records(ctx context.Context, topic string) ([]*kgo.Record, error) {
-	ends, err := s.admin.ListEndOffsets(ctx, topic)
+	ends, err := s.Admin.ListEndOffsets(ctx, topic)
 	if err = errors.Join(err, ends.Error()); err != nil {
 		return nil, fmt.Errorf("list the offsets of %s: %w", topic, err)
 	}
@@ -119,11 +119,11 @@ type Offset struct {
 
 // Offsets reads where a group stands in a topic, by partition.
 func (s *Stage) Offsets(ctx context.Context, group, topic string) ([]Offset, error) {
-	ends, err := s.admin.ListEndOffsets(ctx, topic)
+	ends, err := s.Admin.ListEndOffsets(ctx, topic)
 	if err = errors.Join(err, ends.Error()); err != nil {
 		return nil, fmt.Errorf("list the offsets of %s: %w", topic, err)
 	}
-	committed, err := s.admin.FetchOffsets(ctx, group)
+	committed, err := s.Admin.FetchOffsets(ctx, group)
 	if err != nil {
 		return nil, fmt.Errorf("fetch the offsets of %s: %w", group, err)
 	}

@@ -76,6 +76,14 @@ func (p *Process) Starts() int {
 // Done is closed when the process of the last start has ended, by Kill or by itself.
 func (p *Process) Done() <-chan struct{} { return p.run.done() }
 
+// ExitCode is that of the last start, 128 plus the signal where one ended it, -1 while it runs; of a server always -1.
+func (p *Process) ExitCode() int {
+	if c, ok := p.run.(*child); ok && c.current() != nil {
+		return c.current().ExitCode()
+	}
+	return -1
+}
+
 // Log is the end of what the process wrote, over all its starts, at most 64 KiB.
 func (p *Process) Log() string { return p.run.log() }
 
@@ -120,6 +128,12 @@ func (p *Process) Hold(point Point) *Hold {
 		panic(fmt.Sprintf("stage: %s has no point %q", p.Name, point))
 	}
 	return hold()
+}
+
+// Setenv changes the environment of later starts, by NAME=value. It panics for PostgreSQL and Kafka.
+func (p *Process) Setenv(variables ...string) {
+	c := p.run.(*child)
+	c.env = append(slices.Clone(c.env), variables...) // of two values, the later one counts
 }
 
 // child is a process that the stage starts from a binary.

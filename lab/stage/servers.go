@@ -64,7 +64,7 @@ func (s *Stage) awaitMembers(ctx context.Context, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return Eventually(ctx, "the group "+group+" has members", func(ctx context.Context) (bool, error) {
-		described, err := s.admin.DescribeGroups(ctx, group)
+		described, err := s.Admin.DescribeGroups(ctx, group)
 		return described[group].State == "Stable" && len(described[group].Members) > 0, err
 	})
 }
@@ -76,7 +76,7 @@ func (s *Stage) expel(ctx context.Context, group string) error {
 	defer cancel()
 	var described kadm.DescribedGroups
 	err := Eventually(ctx, "Kafka knows the group "+group, func(ctx context.Context) (ok bool, err error) {
-		described, err = s.admin.DescribeGroups(ctx, group) // a broker that was just started does not know yet
+		described, err = s.Admin.DescribeGroups(ctx, group) // a broker that was just started does not know yet
 		return err == nil, err
 	})
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Stage) expel(ctx context.Context, group string) error {
 	if len(req.Members) == 0 {
 		return nil
 	}
-	if _, err := req.RequestWith(ctx, s.client); err != nil {
+	if _, err := req.RequestWith(ctx, s.Client); err != nil {
 		return fmt.Errorf("remove the members from the group %s: %w", group, err)
 	}
 	return nil

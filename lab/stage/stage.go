@@ -45,7 +45,7 @@ const (
 	Topic       = "outbox.event.order" // of the events of orders
 	BillGroup   = "billing"            // consumer group, and consumer in the inbox
 	MailGroup   = "mail"
-	BillLetters = "billing.dead" // dead-letter topics, with Options.DeadLetters
+	BillLetters = "billing.dead" // dead-letter topics; used with Options.DeadLetters
 	MailLetters = "mail.dead"
 )
 
@@ -75,16 +75,18 @@ type Stage struct {
 	MailURL string
 	// DB reaches the database directly, as superuser.
 	DB *pgxpool.Pool
+	// Client and Admin reach Kafka directly.
+	Client *kgo.Client
+	Admin  *kadm.Client
 
 	opts   Options
 	dir    string
 	pg     *pgserver.Server
 	kafka  *kafkaserver.Broker
-	client *kgo.Client // direct
-	admin  *kadm.Client
 	close  []func()
 
-	providerProxy *netproxy.Proxy // between mail and provider
+	providerProxy *netproxy.Proxy      // between mail and provider
+	guestProxy    *netproxy.KafkaProxy // between guests and Kafka
 }
 
 // Start starts everything, with `cdc-relay setup` and the tables of the example, and returns when all of it answers.
@@ -215,12 +217,12 @@ func newestPostgres() (string, error) {
 }
 
 // kafkaProxies are those of the processes that speak to Kafka.
-type kafkaProxies struct{ relay, bill, mail *netproxy.KafkaProxy }
+type kafkaProxies struct{ relay, bill, mail, guest *netproxy.KafkaProxy }
 
 func (s *Stage) startKafka(ctx context.Context) (proxies kafkaProxies, err error) {
 	var listeners []kafkaserver.Listener
 	byName := map[string]*netproxy.KafkaProxy{}
-	for name, p := range map[string]**netproxy.KafkaProxy{"RELAY": &proxies.relay, "BILL": &proxies.bill, "MAIL": &proxies.mail} {
+	for name, p := range map[string]**netproxy.KafkaProxy{"RELAY": &proxies.relay, "BILL": &proxies.bill, "MAIL": &proxies.mail, "GUEST": &proxies.guest} {
 		if *p, err = netproxy.NewKafka(); err != nil {
 			return proxies, err
 		}
@@ -237,11 +239,12 @@ func (s *Stage) startKafka(ctx context.Context) (proxies kafkaProxies, err error
 		p.SetTarget(s.kafka.ListenerAddr(name))
 		s.onClose(p.Close)
 	}
-	if s.client, err = kgo.NewClient(kgo.SeedBrokers(s.kafka.Addr()), kgo.MetadataMinAge(50*time.Millisecond)); err != nil {
+	if s.Client, err = kgo.NewClient(kgo.SeedBrokers(s.kafka.Addr()), kgo.MetadataMinAge(50*time.Millisecond)); err != nil {
 		return proxies, err
 	}
-	s.admin = kadm.NewClient(s.client)
-	s.onClose(s.client.Close)
+	s.Admin = kadm.NewClient(s.Client)
+	s.onClose(s.Client.Close)
+	s.guestProxy = proxies.guest
 	return proxies, nil
 }
 
@@ -375,12 +378,12 @@ func (s *Stage) addWorkers(ctx context.Context, kp kafkaProxies) error {
 		if s.opts.Attempts > 0 {
 			env = append(env, "ATTEMPTS="+strconv.Itoa(s.opts.Attempts))
 		}
+		forever := "-1"
+		if _, err := s.Admin.CreateTopic(ctx, 1, 1, map[string]*string{"retention.ms": &forever}, w.letters); err != nil {
+			return fmt.Errorf("create topic %s: %w", w.letters, err)
+		}
 		if s.opts.DeadLetters {
 			env = append(env, "DEAD_LETTER_TOPIC="+w.letters)
-			forever := "-1"
-			if _, err := s.admin.CreateTopic(ctx, 1, 1, map[string]*string{"retention.ms": &forever}, w.letters); err != nil {
-				return fmt.Errorf("create topic %s: %w", w.letters, err)
-			}
 		}
 		c := s.orders(w.role, env...)
 		c.before = func(ctx context.Context) error { return s.expel(ctx, w.group) }
@@ -407,6 +410,30 @@ func (s *Stage) process(name string, c *child, proxies ...abandoner) *Process {
 	p := &Process{Name: name, run: c, proxies: proxies}
 	s.onClose(p.Kill)
 	return p
+}
+
+// Guest is a process of the caller's own on the stage, not started yet: it gets DATABASE_URL and BROKERS, through proxies, and
+// can be held at all points of PostgreSQL and Kafka. Guests share one proxy to Kafka: what holds or kills one there disturbs the
+// others. Parameters, such as "search_path=lab", are added to DATABASE_URL.
+func (s *Stage) Guest(name, path string, args, env []string, parameters string) (*Process, error) {
+	pg, dsn, err := s.postgresProxy()
+	if err != nil {
+		return nil, err
+	}
+	if parameters != "" {
+		dsn += "&" + parameters
+	}
+	env = append(append(cleanEnv(), env...), "DATABASE_URL="+dsn, "BROKERS="+s.guestProxy.Addr())
+	p := s.process(name, &child{path: path, args: args, env: env, dir: s.dir}, pg, s.guestProxy)
+	p.points = map[Point]func() *Hold{
+		BeforeProduce:      func() *Hold { return s.guestProxy.HoldRequests(netproxy.KeyProduce) },
+		ProduceAnswer:      func() *Hold { return s.guestProxy.HoldAnswers(netproxy.KeyProduce) },
+		BeforeCommit:       pg.HoldCommits,
+		CommitAnswer:       pg.HoldCommitAnswers,
+		BeforeOffsetCommit: func() *Hold { return s.guestProxy.HoldRequests(netproxy.KeyOffsetCommit) },
+		OffsetAnswer:       func() *Hold { return s.guestProxy.HoldAnswers(netproxy.KeyOffsetCommit) },
+	}
+	return p, nil
 }
 
 // postgresProxy is a proxy to the database, and the superuser's URL through it.
