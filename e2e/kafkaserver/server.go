@@ -10,6 +10,7 @@
 package kafkaserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -342,6 +343,16 @@ func (b *Broker) Resume() error { return b.signal(syscall.SIGCONT) }
 func (b *Broker) Alive() bool {
 	p := b.process()
 	return p != nil && p.Alive()
+}
+
+// Version is the broker's, such as "4.4.0".
+func (b *Broker) Version() (string, error) {
+	const prefix = "kafka-clients-"
+	jars, err := filepath.Glob(filepath.Join(b.jars, prefix+"*.jar"))
+	if err != nil || len(jars) != 1 {
+		return "", fmt.Errorf("find %s*.jar in %s: %w", prefix, b.jars, cmp.Or(err, errors.New("not exactly one")))
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(jars[0]), prefix), ".jar"), nil
 }
 
 // Pid is the broker's process id, 0 while it does not run.

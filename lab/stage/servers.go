@@ -97,3 +97,6 @@ func (s *Stage) expel(ctx context.Context, group string) error {
 	}
 	return nil
 }
+
+// KafkaVersion is the broker's.
+func (s *Stage) KafkaVersion() (string, error) { return s.kafka.Version() }

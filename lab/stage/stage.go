@@ -79,11 +79,11 @@ type Stage struct {
 	Client *kgo.Client
 	Admin  *kadm.Client
 
-	opts   Options
-	dir    string
-	pg     *pgserver.Server
-	kafka  *kafkaserver.Broker
-	close  []func()
+	opts  Options
+	dir   string
+	pg    *pgserver.Server
+	kafka *kafkaserver.Broker
+	close []func()
 
 	providerProxy *netproxy.Proxy      // between mail and provider
 	guestProxy    *netproxy.KafkaProxy // between guests and Kafka
