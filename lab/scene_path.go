@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/lab/stage"
 )
@@ -50,19 +51,20 @@ func (l *lab) killPath(ctx context.Context, kills int) (string, error) {
 	defer clients.wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	v := &supervisor{processes: []*stage.Process{l.Relay, l.Serve, l.Bill, l.Mail}}
+	clients.wg.Go(func() { v.run(ctx) }) // ends by cancel
 	for i := range kills {
 		a := arrows[i%len(arrows)]
 		if i%25 == 24 { // a server takes seconds to come back
 			a = servers[i/25%len(servers)]
 		}
 		l.say(fmt.Sprintf("whole_path: kill %d of %d, %s %s", i+1, kills, a.p.Name, a.point))
-		if err := l.killOne(ctx, a, &clients); err != nil {
+		if err := l.killOne(ctx, a, &clients, v); err != nil {
 			return "", fmt.Errorf("kill %d, of %s at %q: %w", i+1, a.p.Name, a.point, err)
 		}
 	}
 	l.say("whole_path: waiting for the effects")
-	clients.wg.Wait()
-	if err := clients.err(); err != nil {
+	if err := clients.wait(ctx); err != nil {
 		return "", err
 	}
 	c, err := l.quiet(ctx)
@@ -77,21 +79,49 @@ func (l *lab) killPath(ctx context.Context, kills int) (string, error) {
 }
 
 // killOne kills where a message of new orders stands at the arrow, and starts again what was killed.
-func (l *lab) killOne(ctx context.Context, a arrow, clients *clients) error {
+func (l *lab) killOne(ctx context.Context, a arrow, clients *clients, v *supervisor) error {
 	if a.point == "" {
 		clients.place(ctx)
-		a.p.Kill()
-		return a.p.Start(ctx)
+		return v.replace(ctx, a.p, func() {})
 	}
 	h := a.p.Hold(a.point)
 	defer h.Release()
 	clients.place(ctx)
-	if err := reach(ctx, a.p, h, a.point); err != nil {
-		return err
+	wait, cancel := context.WithTimeout(ctx, step)
+	defer cancel()
+	if err := h.Wait(wait); err != nil {
+		return fmt.Errorf("it was not reached: %w: %s", err, tailOf(a.p))
 	}
-	a.p.Kill()
-	h.Release()
-	return a.p.Start(ctx)
+	return v.replace(ctx, a.p, h.Release)
+}
+
+// supervisor starts again what ended by itself, as a worker does that is started while a server is away.
+type supervisor struct {
+	mu        sync.Mutex // over a kill and the start behind it
+	processes []*stage.Process
+}
+
+func (v *supervisor) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		v.mu.Lock()
+		for _, p := range v.processes {
+			_ = p.Start(ctx) // tried again
+		}
+		v.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// replace kills p, does what is to be done while it is dead, and starts it.
+func (v *supervisor) replace(ctx context.Context, p *stage.Process, dead func()) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p.Kill()
+	dead()
+	return p.Start(ctx)
 }
 
 // clients place orders, each with a key of its own, until they are answered.
@@ -100,26 +130,40 @@ type clients struct {
 	wg sync.WaitGroup
 
 	mu       sync.Mutex
+	waiting  int // for an answer
 	problems []error
 }
 
 func (c *clients) place(ctx context.Context) {
 	for range ordersPerKill {
 		key := c.l.name("key")
+		c.add(1, nil)
 		c.wg.Go(func() { // waited for by killPath
-			if _, err := c.l.place(ctx, key); err != nil {
-				c.mu.Lock()
-				c.problems = append(c.problems, err)
-				c.mu.Unlock()
-			}
+			_, err := c.l.place(ctx, key)
+			c.add(-1, err)
 		})
 	}
 }
 
-func (c *clients) err() error {
+func (c *clients) add(n int, problem error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return errors.Join(c.problems...)
+	c.waiting += n
+	if problem != nil {
+		c.problems = append(c.problems, problem)
+	}
+}
+
+// wait waits until every client has its answer.
+func (c *clients) wait(ctx context.Context) error {
+	err := await(ctx, "all clients have an answer", func(context.Context) (bool, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.waiting == 0, nil
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(append(c.problems, err)...)
 }
 
 // reset empties the tables and has all processes run, so that the counts are of this scene alone. The workers' offsets stay

@@ -10,7 +10,7 @@ import (
 var retriesExhausted = Scene{
 	Name:   "retries_exhausted",
 	Window: "the mail provider is dead and two attempts fail; the worker is killed between the dead letter and the offset, started again",
-	Expect: "letters=1 offset=waits, offset=committed markers=0 mails=0",
+	Expect: "letters=1 offset=waits, offset=committed letters=2 listed=1 markers=0 mails=0",
 	run: func(ctx context.Context, l *lab) (string, error) {
 		if _, err := l.quiet(ctx); err != nil {
 			return "", err
@@ -60,11 +60,18 @@ var retriesExhausted = Scene{
 		if err != nil {
 			return first, err
 		}
+		listed, err := l.count(ctx, `SELECT count(*) FROM inbox_dead_letters WHERE consumer = $1 AND event_id = $2`, stage.MailGroup, a.Event)
+		if err != nil {
+			return first, err
+		}
+		if letters, err = l.messages(ctx, stage.MailLetters); err != nil {
+			return first, err
+		}
 		l.Mail.Kill()
 		if err := l.Provider.Start(ctx); err != nil {
 			return first, err
 		}
 		mails, err := l.Mails(ctx)
-		return first + fmt.Sprintf(", offset=committed markers=%d mails=%d", markers, len(mails.Mails)), err
+		return first + fmt.Sprintf(", offset=committed letters=%d listed=%d markers=%d mails=%d", letters, listed, markers, len(mails.Mails)), err
 	},
 }
