@@ -26,6 +26,15 @@ demo: ## Set up everything and show orders flowing from PostgreSQL to Kafka; KAF
 	@go build -o bin/ ./cmd/cdc-relay ./cmd/cdc-relay-demo
 	@exec bin/cdc-relay-demo # not by "go run", which turns Ctrl-C into an error
 
+.PHONY: lab
+lab: ## Kill the whole path in every window between two commits and compare what is left; ARGS="--scene NAME --kills 100 --json".
+	@scripts/lab.sh $(ARGS)
+
+.PHONY: lab-docs
+lab-docs: ## Make docs/lab.md from a run of the lab.
+	@scripts/lab.sh --pg 15 --markdown >docs/lab.md.part
+	@mv docs/lab.md.part docs/lab.md
+
 .PHONY: build
 build: ## Build bin/cdc-relay, and bin/cdc-inbox for dead letters.
 	@mkdir -p bin

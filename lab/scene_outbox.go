@@ -112,7 +112,7 @@ var relayAfterAck = Scene{
 		if err != nil {
 			return "", err
 		}
-		h := l.Relay.Hold(stage.ProduceAnswer)
+		h := l.Relay.Hold(stage.Confirm)
 		defer h.Release()
 		a, err := l.place(ctx, l.name("key"))
 		if err != nil {
@@ -122,7 +122,7 @@ var relayAfterAck = Scene{
 		if err := l.DB.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text`).Scan(&placed); err != nil {
 			return "", err
 		}
-		if err := reach(ctx, l.Relay, h, stage.ProduceAnswer); err != nil {
+		if err := reach(ctx, l.Relay, h, stage.Confirm); err != nil {
 			return "", err
 		}
 		look := func() (messages, ids int, confirmed string, err error) {

@@ -39,6 +39,7 @@ phase "fuzz" scripts/fuzz.sh
 phase "e2e on PostgreSQL 15" env PG=15 RUN= scripts/e2e.sh
 phase "e2e on PostgreSQL 17" e2e_on 17 ,recover,synced_failover
 phase "e2e on PostgreSQL 18" e2e_on 18
+phase "lab on PostgreSQL 15" scripts/lab.sh --pg 15
 phase "e2e in containers, short" scripts/containers.sh short
 printf '%s\n' "${summary[@]}"
 echo "all passed in $SECONDS s"
