@@ -18,7 +18,6 @@ var retriesExhausted = Scene{
 		l.Mail.Kill()
 		l.Mail.Setenv("ATTEMPTS=2", "DEAD_LETTER_TOPIC="+stage.MailLetters)
 		l.Provider.Kill()
-		defer l.Mail.Setenv("ATTEMPTS=0", "DEAD_LETTER_TOPIC=")
 		h := l.Mail.Hold(stage.BeforeOffsetCommit)
 		defer h.Release()
 		a, err := l.place(ctx, l.name("key"))
@@ -72,6 +71,19 @@ var retriesExhausted = Scene{
 			return first, err
 		}
 		mails, err := l.Mails(ctx)
-		return first + fmt.Sprintf(", offset=committed letters=%d listed=%d markers=%d mails=%d", letters, listed, markers, len(mails.Mails)), err
+		if err != nil {
+			return first, err
+		}
+		second := fmt.Sprintf("offset=committed letters=%d listed=%d markers=%d mails=%d", letters, listed, markers, len(mails.Mails))
+		// The mail of this order, so that later scenes find every order with all its effects.
+		l.Mail.Setenv("ATTEMPTS=0", "DEAD_LETTER_TOPIC=")
+		if err := l.Mail.Start(ctx); err != nil {
+			return first, err
+		}
+		if err := l.deliverAgain(ctx, a.Order); err != nil {
+			return first, err
+		}
+		_, err = l.quiet(ctx)
+		return first + ", " + second, err
 	},
 }
