@@ -105,7 +105,7 @@ func unheard(ctx context.Context, p *stage.Process, h *stage.Hold, point stage.P
 	go func() { heard <- ask(asked) }() // received from below
 	if err := reach(ctx, p, h, point); err != nil {
 		cancel()
-		<-heard
+		_ = <-heard // it ends by cancel
 		return err
 	}
 	time.AfterFunc(impatience, cancel)

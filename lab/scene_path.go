@@ -72,7 +72,7 @@ func (l *lab) killPath(ctx context.Context, kills int) (string, error) {
 	c, err := l.quiet(ctx)
 	orders, invoices, mails := c.Orders-before.Orders, c.Invoices-before.Invoices, c.Mails-before.Mails
 	said := fmt.Sprintf("kills=%d orders=%d invoices=%d mails=%d", kills, orders, invoices, mails)
-	if err == nil && c.OrdersOdd == 0 && c.Outbox == c.Orders {
+	if err == nil && c.OrdersOdd == 0 && c.Outbox == c.Orders && mails == orders {
 		said += ", none twice"
 	}
 	return said, err
