@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -105,8 +106,7 @@ func unheard(ctx context.Context, p *stage.Process, h *stage.Hold, point stage.P
 	go func() { heard <- ask(asked) }() // received from below
 	if err := reach(ctx, p, h, point); err != nil {
 		cancel()
-		_ = <-heard // it ends by cancel
-		return err
+		return errors.Join(err, <-heard)
 	}
 	time.AfterFunc(impatience, cancel)
 	if err := <-heard; err == nil {
