@@ -71,7 +71,7 @@ func final(err error) bool {
 	if errors.As(err, &m) {
 		return true
 	}
-	if many, ok := err.(interface{ Unwrap() []error }); ok && slices.ContainsFunc(many.Unwrap(), final) { //nolint:errorlint // every branch is looked at
+	if many, ok := err.(interface{ Unwrap() []error }); ok && slices.ContainsFunc(many.Unwrap(), final) { // every branch is looked at
 		return true
 	}
 	var state interface{ SQLState() string }
