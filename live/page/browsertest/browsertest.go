@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	logs "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -183,10 +184,11 @@ func (p *Page) Navigate(address string) {
 	p.do("go to "+address, chromedp.Navigate(address))
 }
 
-// Back goes back in the tab's history, as the browser's button does.
+// Back goes back in the tab's history, as the browser's button does, and does not wait: a page that was kept alive
+// comes back without a load event.
 func (p *Page) Back() {
 	p.t.Helper()
-	p.do("go back", chromedp.NavigateBack())
+	Eval[bool](p, "history.back() ?? true")
 }
 
 // Click clicks the middle of the first element that the CSS selector finds.
@@ -265,14 +267,44 @@ func (p *Page) Texts(selector string) []string {
 	return Eval[[]string](p, fmt.Sprintf("[...document.querySelectorAll(%q)].map(e => e.textContent.trim())", selector))
 }
 
+// Inject runs a script before those of every page that the tab opens from now on; for Open's setup.
+func (p *Page) Inject(script string) {
+	p.t.Helper()
+	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
+	if err != nil {
+		p.t.Fatalf("inject a script: %v", err)
+	}
+}
+
+// Hide and Show make the page believe that another tab covers it, and no more: a browser without a window shows all
+// its tabs at once.
+func (p *Page) Hide() { p.t.Helper(); p.visibility("hidden") }
+
+// Show undoes Hide.
+func (p *Page) Show() { p.t.Helper(); p.visibility("visible") }
+
+func (p *Page) visibility(state string) {
+	p.t.Helper()
+	Eval[bool](p, fmt.Sprintf(`(() => {
+		Object.defineProperty(document, "visibilityState", {value: %q, configurable: true})
+		Object.defineProperty(document, "hidden", {value: %t, configurable: true})
+		return document.dispatchEvent(new Event("visibilitychange"))
+	})()`, state, state == "hidden"))
+}
+
 // Screenshot writes name.png of the whole page into the directory CDC_RELAY_SCREENSHOTS; without one it does nothing.
-func (p *Page) Screenshot(name string) {
+func (p *Page) Screenshot(name string) { p.t.Helper(); p.shoot(name, chromedp.FullScreenshot(100)) }
+
+// View is Screenshot of what is in the viewport.
+func (p *Page) View(name string) { p.t.Helper(); p.shoot(name, chromedp.CaptureScreenshot()) }
+
+func (p *Page) shoot(name string, how chromedp.Action[[]byte]) {
 	p.t.Helper()
 	dir := os.Getenv("CDC_RELAY_SCREENSHOTS")
 	if dir == "" {
 		return
 	}
-	png, err := run(p.ctx, chromedp.FullScreenshot(100))
+	png, err := run(p.ctx, how)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)
 	}
