@@ -55,7 +55,7 @@ func TestPage_Screenshots(t *testing.T) {
 	p.Wait(`document.getAnimations().length === 0`)
 	p.Screenshot("narrow-killed")
 	p.View("narrow-view")
-	browsertest.Eval[bool](p, `document.querySelector(".player").scrollIntoView({block: "end"}) ?? true`)
+	browsertest.Eval[bool](p, `void document.querySelector('.box[data-box="relay"]').scrollIntoView({block: "center"}) ?? true`)
 	p.View("narrow-view-player")
 	p.Media("prefers-reduced-motion", "reduce", "prefers-color-scheme", "dark")
 	p.Keys(browsertest.ArrowRight)
