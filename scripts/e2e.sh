@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # End-to-end tests. PG=15|17|18|all chooses the servers, RUN=<name> one test (or several, with commas) by the name in its
-# RESULT line, ARGS flags of the tests. The names decoder, tracker and java_partitioning are unit tests, and need no server.
+# RESULT line, ARGS flags of the tests. The names decoder, tracker, java_partitioning and page are unit tests, and need no server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,7 @@ for name in $(tr ',' ' ' <<<"${RUN:-}"); do
 	decoder) scripts/fuzz.sh || failed=1 ;;
 	tracker) go test -count=1 -v ./checkpoint -run '^TestTracker_' | grep --line-buffered -vE '^=== ' || failed=1 ;;
 	java_partitioning) go test -count=1 -v ./sink/kafka -run '^TestMurmur2_|^TestPartition' | grep --line-buffered -vE '^=== ' || failed=1 ;;
+	page) go test -count=1 -v ./live/page -run '^TestPage$' | grep --line-buffered -vE '^=== ' || failed=1 ;;
 	*) rest+=("$name") ;;
 	esac
 done

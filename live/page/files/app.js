@@ -21,7 +21,8 @@ const engine = new Engine({
     recording.state(state);
     if (player.walk !== null && !recording.walks.has(player.walk)) player.select(null, { play: false });
     const walk = player.walk ?? recording.latest();
-    if (walk !== null) load(walk, player.walk === null);
+    if (asked !== "" && recording.walks.has(asked)) show(asked);
+    else if (walk !== null) load(walk, player.walk === null);
     draw();
   },
   step(step) {
@@ -62,7 +63,9 @@ async function load(id, first = false) {
 
 function show(id) {
   if (id === asked) asked = "";
-  if (player.walk !== id) player.select(id, { play: true });
+  if (player.walk === id) return;
+  player.select(id, { play: true });
+  load(id);
 }
 
 async function run(name) {
@@ -75,7 +78,6 @@ async function run(name) {
     say("");
     if (recording.walks.has(walk)) show(walk);
     $(".stage").scrollIntoView({ block: "nearest" });
-    load(walk);
   } catch (error) {
     if (error.name !== "AbortError") say(refused(error), true);
   } finally {
@@ -132,6 +134,7 @@ function drawNow() {
   announce(seen.now);
   const versions = Object.entries(recording.versions).map(([name, version]) => `${name} ${version}`).join(" · ");
   setText($("#versions"), versions);
+  player.drawn();
 }
 
 function drawPlayer() {

@@ -72,7 +72,13 @@ export class Player {
     this.#after();
   }
 
-  // stop leaves no timer behind; arrived starts it again.
+  // drawn is called when what is shown was drawn. The next step's time begins only then: on a busy machine the walk takes
+  // longer, and leaves no step out.
+  drawn() {
+    if (this.#moving() && this.#timer === null) this.#timer = setTimeout(() => this.#tick(), pause / this.speed);
+  }
+
+  // stop leaves no timer behind; drawn starts it again.
   stop() {
     clearTimeout(this.#timer);
     this.#timer = null;
@@ -87,9 +93,12 @@ export class Player {
   }
 
   #after() {
-    if (!this.playing || this.shown >= this.length) this.stop();
-    else if (this.#timer === null) this.#timer = setTimeout(() => this.#tick(), pause / this.speed);
+    if (!this.#moving()) this.stop();
     this.#changed();
+  }
+
+  #moving() {
+    return this.playing && this.shown < this.length;
   }
 
   #tick() {

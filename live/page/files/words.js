@@ -7,7 +7,7 @@ export const boxes = [
   { name: "relay", title: "Relay", about: "Reads the commit from the WAL, sends, and confirms after the ack.", owners: ["relay"] },
   { name: "partition", title: "Partition", about: "Kafka keeps the record, at an offset.", owners: ["kafka"] },
   { name: "worker", title: "Worker", about: "Gets the record, perhaps not for the first time.", owners: ["bill", "mail"] },
-  { name: "effect", title: "Effect, once", about: "One commit writes both, or neither.", two: ["Inbox row", "Effect"], owners: ["postgres", "provider"] },
+  { name: "effect", title: "Effect, once", about: "One commit writes both, or neither. A mail is outside: its provider drops a repeat by its key.", two: ["Inbox row", "Effect"], owners: ["postgres", "provider"] },
   { name: "offset", title: "Offset", about: "Committed last: after a crash before it, the record comes again.", owners: ["kafka"] },
 ];
 
