@@ -46,13 +46,13 @@ const (
 // Browser is one Chromium process; it lives as long as the test that started it.
 type Browser struct{ ctx context.Context }
 
-// Start starts a Chromium without a window. Without one on this machine the test is skipped, which is said on standard
-// output, where `go test` without -v shows it, too.
+// Start starts a Chromium without a window. Without one on this machine the test is skipped, and said so where RESULT lines
+// are: `go test` without -v hides a skipped test. scripts/deps.sh, which installs Chromium, warns when it cannot.
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	path := find()
 	if path == "" {
-		fmt.Println("WARNING skipped " + t.Name() + ": no Chromium (make deps)")
+		Line("WARNING skipped " + t.Name() + ": no Chromium (make deps)")
 		t.Skip("no Chromium: make deps installs one")
 	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WSURLReadTimeout(time.Minute))
@@ -67,6 +67,23 @@ func Start(t testing.TB) *Browser {
 		t.Fatalf("start %s: %v", path, err)
 	}
 	return &Browser{ctx: ctx}
+}
+
+// Line prints s on standard output and appends it to the file that CDC_RELAY_RESULTS names, where RESULT lines are gathered.
+func Line(s string) {
+	fmt.Println(s)
+	path := os.Getenv("CDC_RELAY_RESULTS")
+	if path == "" {
+		return
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err == nil {
+		fmt.Fprintln(f, s)
+		err = f.Close()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "write result: %v\n", err)
+	}
 }
 
 func find() string {

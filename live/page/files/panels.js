@@ -59,7 +59,7 @@ export function result(walk) {
 function row(name, expected, got, open) {
   const differs = !open && expected !== got;
   return el("tr", { "data-differs": String(differs) },
-    el("th", { scope: "row" }, name === "all" ? "" : name),
+    el("th", { scope: "row" }, name === "all" ? "" : name.replaceAll("_", " ")),
     el("td", { "data-expected": name }, expected || "–"),
     el("td", { "data-got": name }, got || (open ? "not yet" : "–"), differs ? el("span", { class: "new" }, "differs") : null));
 }

@@ -54,7 +54,7 @@ function drawStep(p, at) {
     return;
   }
   const k = kind(at.step.kind);
-  put(p.badge, sign(k.sign), el("span", {}, at.visits > 1 ? `${k.word} · ${at.visits}×` : k.word));
+  put(p.badge, sign(k.sign), el("span", {}, k.word), at.visits > 1 ? el("span", { class: "visits" }, `${at.visits} steps here`) : null);
   const facts = at.step.facts ?? [];
   const rows = facts.slice(0, factsInBox).map((f) => el("div", {}, el("dt", {}, f.name), el("dd", {}, String(f.value))));
   if (facts.length > factsInBox) rows.push(el("div", {}, el("dt", {}, `${facts.length - factsInBox} more in the list`)));
