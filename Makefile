@@ -10,7 +10,7 @@ PG ?= 15
 RUN ?=
 # Further flags for the e2e tests, such as -crashes=1000.
 ARGS ?=
-FUZZTIME ?= 10s
+FUZZTIME ?= 5s
 
 export PG RUN ARGS FUZZTIME
 
@@ -61,7 +61,7 @@ e2e-containers: ## Crash and outage tests in containers, and docker-compose.yml 
 	@scripts/containers.sh full
 
 .PHONY: fuzz
-fuzz: ## Run every fuzz target for FUZZTIME (10s).
+fuzz: ## Run every fuzz target for FUZZTIME (5s).
 	@scripts/fuzz.sh
 
 .PHONY: bench-quick

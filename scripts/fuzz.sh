@@ -15,9 +15,9 @@ while read -r dir name; do
 	go test -c -o "$bins/$name.test" -fuzz "^$name\$" "$dir"
 	cache=$PWD/.cache/fuzz/$dir
 	mkdir -p "$cache"
-	(cd "$dir" && timeout --preserve-status -s INT -k 60s "${FUZZTIME:-10s}" "$bins/$name.test" \
+	(cd "$dir" && timeout --preserve-status -s INT -k 60s "${FUZZTIME:-5s}" "$bins/$name.test" \
 		-test.run '^$' -test.fuzz "^$name\$" -test.fuzzcachedir "$cache" </dev/null 2>&1) | { grep --line-buffered -vE '^fuzz: elapsed' || true; }
 	rm "$bins/$name.test"
 done <<<"$targets"
 # The end of a loop that stops at the first failure.
-echo "RESULT decoder fuzz_targets=$count seconds_each=${FUZZTIME:-10s} ok=true"
+echo "RESULT decoder fuzz_targets=$count seconds_each=${FUZZTIME:-5s} ok=true"
