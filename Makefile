@@ -19,12 +19,20 @@ help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Set up everything and show orders flowing from PostgreSQL to Kafka; KAFKA=real, RATE=5, DURATION=30s, KILL=1.
+demo: ## Run the whole path and serve a page on which an order is followed and things are broken; PORT=7070, PG=15. Needs Java 17.
+	@KAFKA=real scripts/deps.sh demo
+	@mkdir -p bin
+	@echo "building ..."
+	@go build -o bin/ ./cmd/cdc-relay ./cmd/cdc-relay-demo ./examples/orders
+	@exec bin/cdc-relay-demo -page # not by "go run", which turns Ctrl-C into an error
+
+.PHONY: demo-terminal
+demo-terminal: ## Show orders flowing from PostgreSQL to Kafka, in the terminal; KAFKA=real, RATE=5, DURATION=30s, KILL=1.
 	@scripts/deps.sh demo
 	@mkdir -p bin
 	@echo "building cdc-relay and cdc-relay-demo ..."
 	@go build -o bin/ ./cmd/cdc-relay ./cmd/cdc-relay-demo
-	@exec bin/cdc-relay-demo # not by "go run", which turns Ctrl-C into an error
+	@exec bin/cdc-relay-demo
 
 .PHONY: lab
 lab: ## Kill the whole path in every window between two commits and compare what is left; ARGS="--scene NAME --kills 100 --json".

@@ -1,6 +1,8 @@
 // Command cdc-relay-demo shows the relay at work: it starts PostgreSQL, a Kafka
 // broker and the relay as a process of its own, inserts orders, and prints each
-// event as a consumer sees it, until Ctrl-C. It is a command of its own so that
+// event as a consumer sees it, until Ctrl-C. With -page it runs the whole path,
+// from an order service to the effects in two workers, and serves a page on which
+// one follows single orders and breaks things. It is a command of its own so that
 // the service's binary carries no broker.
 package main
 
@@ -15,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/live"
 )
 
 // Exit codes.
@@ -37,6 +41,8 @@ type options struct {
 	Postgres string
 	Brokers  string
 	Attach   bool
+	Page     bool // serve the page instead
+	Port     int  // of the page; 0: the default one, or a free one
 }
 
 func main() {
@@ -55,7 +61,11 @@ func main() {
 		os.Exit(exitFailed) // children end with us
 	}()
 	out := newScreen(os.Stdout, isTerminal(os.Stdout))
-	if _, err := run(ctx, o, out); err != nil {
+	do := func() error { _, err := run(ctx, o, out); return err }
+	if o.Page {
+		do = func() error { return runPage(ctx, o, out) }
+	}
+	if err := do(); err != nil {
 		out.problem(err)
 		os.Exit(exitFailed)
 	}
@@ -76,10 +86,12 @@ func parse(args []string) (options, int) {
 	f.StringVar(&o.Postgres, "postgres", "", "use the database at this `URL` instead of starting a server")
 	f.StringVar(&o.Brokers, "brokers", "", "use the Kafka brokers `host:port,...` instead of starting one")
 	f.BoolVar(&o.Attach, "attach", false, "the relay runs elsewhere: only insert orders and consume; needs -postgres and -brokers")
+	f.BoolVar(&o.Page, "page", false, "serve a page about the whole path, with real Kafka, instead of printing; of the other flags it takes -port, -pg and -relay")
+	f.IntVar(&o.Port, "port", env.whole("PORT"), fmt.Sprintf("`port` of the page, on loopback; 0: %d, or a free one where that is taken", live.DefaultPort))
 	f.Usage = func() {
 		fmt.Fprintf(f.Output(), "Shows cdc-relay at work, from a committed order to a Kafka consumer.\n\nUsage: cdc-relay-demo [flags]\n\n")
 		f.PrintDefaults()
-		fmt.Fprintf(f.Output(), "\nRATE, DURATION, KAFKA, KILL and PG in the environment stand for -rate, -duration, -kafka, -kill and -pg.\n")
+		fmt.Fprintf(f.Output(), "\nRATE, DURATION, KAFKA, KILL, PG and PORT in the environment stand for -rate, -duration, -kafka, -kill, -pg and -port.\n")
 	}
 	err := f.Parse(args)
 	switch {
@@ -101,6 +113,10 @@ func parse(args []string) (options, int) {
 		problem = fmt.Sprintf("-kafka is %q, and must be embedded or real", o.Kafka)
 	case o.Attach && (o.Postgres == "" || o.Brokers == ""):
 		problem = "-attach needs -postgres and -brokers"
+	case o.Page && (o.Attach || o.Kill || o.Postgres != "" || o.Brokers != "" || o.Duration != 0 || os.Getenv("RATE") != ""):
+		problem = "the page has no rate, duration, kills or given servers: these are of the demo in the terminal (make demo-terminal)"
+	case o.Port < 0 || o.Port > 65535:
+		problem = "-port must be from 0 to 65535"
 	case o.Attach && o.Kill:
 		problem = "-kill cannot kill a relay that runs elsewhere (-attach)"
 	}
@@ -129,6 +145,18 @@ func (e *environment) number(name string, def float64) float64 {
 	n, err := strconv.ParseFloat(v, 64)
 	if err != nil {
 		e.problem = fmt.Sprintf("%s=%q is not a number", name, v)
+	}
+	return n
+}
+
+func (e *environment) whole(name string) int {
+	v := os.Getenv(name)
+	if v == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		e.problem = fmt.Sprintf("%s=%q is not a whole number", name, v)
 	}
 	return n
 }
