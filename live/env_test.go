@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/cdc-relay/cdc-relay/e2e"
+	"github.com/cdc-relay/cdc-relay/e2e/kafkaserver"
 	"github.com/cdc-relay/cdc-relay/lab/stage"
 	"github.com/cdc-relay/cdc-relay/live"
 )
@@ -52,6 +54,10 @@ func engine(t *testing.T) (*live.Engine, *stage.Stage) {
 			shared.engine, shared.err = live.Start(ctx, shared.stage)
 		}
 	})
+	if errors.Is(shared.err, kafkaserver.ErrNoJars) {
+		fmt.Println("WARNING skipped " + t.Name() + ": no Apache Kafka (make deps)")
+		t.Skip(shared.err)
+	}
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
@@ -63,13 +69,10 @@ type truth struct {
 	Orders, Outbox, Invoices, Letters, Messages, IDs, Mails int
 	Order, Event                                            string
 	BillBehind, MailBehind                                  int64
-	LSN                                                     string // commit LSN, by the relay's header
-	OrderRow                                                [3]string
 	Records                                                 []*kgo.Record
-	ProviderRepeats                                         int
 }
 
-// lookUp reads the order that the last step of a walk shows, by the newest row.
+// lookUp reads it of the customer of the newest order, who has no other.
 func lookUp(t *testing.T, s *stage.Stage) (r truth) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -98,7 +101,6 @@ func lookUp(t *testing.T, s *stage.Stage) (r truth) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.ProviderRepeats = mails.Repeats
 	for _, m := range mails.Mails {
 		if strings.Contains(m.Key, r.Event) {
 			r.Mails++
@@ -145,7 +147,7 @@ func pairs(s string) map[string]string {
 	return m
 }
 
-// server serves the engine with a page that says nothing.
+// serve serves the engine, with that page, until the end of the test.
 func serve(t *testing.T, e *live.Engine, page http.Handler) *httptest.Server {
 	server := httptest.NewServer(e.Handler(page))
 	t.Cleanup(server.Close)
