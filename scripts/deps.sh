@@ -25,6 +25,14 @@ if ! have_postgres; then
 fi
 
 if [ "$what" = all ] || [ "${KAFKA:-}" = real ]; then
+	missing=() # of what Apache Kafka needs: Java, and Maven to fetch its jars
+	command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
+	command -v mvn >/dev/null || missing+=(maven)
+	if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+		echo "installing ${missing[*]} with apt-get"
+		export DEBIAN_FRONTEND=noninteractive
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null || warn "apt-get could not install ${missing[*]}"
+	fi
 	go run ./e2e/cmd/fetch-kafka || warn "no real Apache Kafka: tests run against kfake where they can"
 fi
 
