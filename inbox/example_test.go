@@ -80,7 +80,7 @@ func ExampleForPGX() {
 		fmt.Println(err)
 		return
 	}
-	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 	// Until ctx ends; here there is no Kafka, and the tables of dead letters are missing.
 	fmt.Println("ended at the start:", runner.Run(ctx) != nil)
