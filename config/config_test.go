@@ -347,3 +347,54 @@ func TestRetention_OfPartitions(t *testing.T) {
 		}
 	}
 }
+
+func TestFormats(t *testing.T) {
+	c := mustParse(t, "outbox: [{format: cloudevents, source: /shop, content_type: application/avro, columns: {aggregate: agg}, headers: {tenant: tenant, id2: id2}}, {table: b, format: json}, {table: c}]\n"+
+		"messages: {prefix: p, format: cloudevents, source: /m}")
+	tables := c.Tables()
+	if a := tables[0]; a.Format != route.FormatCloudEvents || a.Source != "/shop" || a.ContentType != "application/avro" || a.Aggregate != "agg" || a.IDHeaderName() != "ce_id" {
+		t.Errorf("%+v", a)
+	}
+	if tables[1].Format != route.FormatJSON || tables[2].Format != route.FormatRaw || c.LogicalMessages().Source != "/m" {
+		t.Errorf("%+v, %+v", tables[1:], c.LogicalMessages())
+	}
+	var b bytes.Buffer
+	if err := Print(&b, c); err != nil {
+		t.Fatal(err)
+	}
+	if again := mustParse(t, b.String()); !reflect.DeepEqual(again, c) {
+		t.Errorf("got %+v\nwant %+v", again, c)
+	}
+	const ce = "format: cloudevents, source: /s"
+	for text, want := range map[string][]string{
+		"outbox: [{format: avro}]":                                           {"outbox[0]", `format "avro" is not known`},
+		"outbox: [{format: cloudevents}]":                                    {"outbox[0]", "needs a source"},
+		"outbox: [{format: json, source: /s}]":                               {"outbox[0]", "of the format cloudevents alone"},
+		"outbox: [{" + ce + ", columns: {type: ''}}]":                        {"outbox[0]", "no column is mapped as type"},
+		"outbox: [{" + ce + ", id_header: id}]":                              {"outbox[0].id_header", "given with the format cloudevents", "ce_id"},
+		"outbox: [{" + ce + ", type_header: kind}]":                          {"outbox[0].type_header", "given with the format cloudevents", "ce_type"},
+		"outbox: [{" + ce + ", headers: {a: Trace-Id}}]":                     {"outbox[0]", "made of a-z and 0-9"},
+		"outbox: [{" + ce + ", headers: {a: subject}}]":                      {"outbox[0]", "that the relay itself sets"},
+		"outbox: [{" + ce + ", headers: {a: x, b: x}}]":                      {"outbox[0].headers.b", `"ce_x" is also`},
+		"outbox: [{headers: {a: id}}]":                                       {"outbox[0].headers.a", `"id" is also`},
+		"messages: {prefix: p, format: avro}":                                {"messages", `format "avro" is not known`},
+		"messages: {prefix: p, format: cloudevents}":                         {"messages", "needs a source"},
+		"messages: {prefix: p, " + ce + ", id_header: id}":                   {"messages.id_header", "given with the format cloudevents"},
+		"messages: {prefix: p, " + ce + ", type_header: t}":                  {"messages.type_header", "given with the format cloudevents"},
+		"outbox: [{" + ce + ", content_type: application/cloudevents+json}]": {"outbox[0]", "holds a whole event"},
+	} {
+		_, err := parse(t, text)
+		for _, part := range want {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v; want %q", text, err, part)
+			}
+		}
+	}
+	// Under another prefix than the relay's own, these names are free.
+	for _, text := range []string{"headers: {a: lsn}", "headers: {a: eventtype}"} {
+		mustParse(t, "outbox: [{"+ce+", "+text+"}]")
+	}
+	if _, err := parse(t, "", "CDC_RELAY_MESSAGES_PREFIX=p", "CDC_RELAY_MESSAGES_FORMAT=cloudevents", "CDC_RELAY_MESSAGES_SOURCE=/s", "CDC_RELAY_MESSAGES_ID_HEADER=id"); err == nil || !strings.Contains(err.Error(), "given with the format") {
+		t.Errorf("an id header from the environment: %v", err)
+	}
+}

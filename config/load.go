@@ -51,6 +51,8 @@ func finish(c Config, d *decoder, env []string, overrides map[string]string) (Co
 		path := fmt.Sprintf("outbox[%d]", i)
 		c.Outbox[i].applyShape(func(key string) bool { _, ok := d.given[path+"."+key]; return ok })
 	}
+	c.Messages.IDHeader, c.Messages.TypeHeader = attributeHeaders(c.Messages.Format, c.Messages.IDHeader, c.Messages.TypeHeader,
+		func(key string) bool { _, ok := d.given["messages."+key]; return ok })
 	normalize(&c)
 	for _, p := range c.problems() {
 		if !broken[p.Key] {

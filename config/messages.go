@@ -31,6 +31,9 @@ func (v *validator) messages(c Config) {
 		return
 	}
 	v.check(len(m.Prefix) <= maxPrefix && !strings.ContainsRune(m.Prefix, 0), "messages.prefix", "is longer than %d bytes, or holds a zero byte", maxPrefix)
+	if route.Format(m.Format) == route.FormatCloudEvents {
+		v.attributeHeaders("messages", m.IDHeader, m.TypeHeader)
+	}
 	// The router has the last word.
 	if err := c.LogicalMessages().Validate(); err != nil {
 		v.fail("messages", "%v", err)

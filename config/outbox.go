@@ -24,6 +24,7 @@ func (o *Outbox) applyShape(given func(key string) bool) {
 	if o.Columns.Topic != "" && !given("topic") {
 		o.Topic = ""
 	}
+	o.IDHeader, o.TypeHeader = attributeHeaders(o.Format, o.IDHeader, o.TypeHeader, given)
 	own := given("columns.id") || given("columns.key") || given("columns.type") || given("columns.payload")
 	if !own || strings.Contains(o.Topic, "{aggregatetype}") {
 		return
@@ -34,6 +35,20 @@ func (o *Outbox) applyShape(given func(key string) bool) {
 	if !given("columns.key") {
 		o.Columns.Key = unnamedKey
 	}
+}
+
+// attributeHeaders are those of the format cloudevents, which cannot be given other
+// names: a name that was given stays, and is refused.
+func attributeHeaders(format, id, kind string, given func(key string) bool) (idHeader, typeHeader string) {
+	if route.Format(format) == route.FormatCloudEvents {
+		if !given("id_header") {
+			id = route.CloudEventID
+		}
+		if !given("type_header") {
+			kind = route.CloudEventType
+		}
+	}
+	return id, kind
 }
 
 // Route returns the table as the router and the catalog take it.

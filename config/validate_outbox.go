@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/cdc-relay/cdc-relay/route"
 )
 
 var placeholder = regexp.MustCompile(`\{([^{}]*)\}`)
@@ -103,15 +105,31 @@ func (v *validator) headers(path string, o Outbox) {
 	if o.PositionHeaders {
 		seen["lsn"], seen["seq"] = path+".position_headers", path+".position_headers"
 	}
-	add(path+".id_header", o.IDHeader)
-	if o.Columns.Type != "" {
-		add(path+".type_header", o.TypeHeader)
+	prefix := ""
+	if route.Format(o.Format) == route.FormatCloudEvents {
+		v.attributeHeaders(path, o.IDHeader, o.TypeHeader)
+		prefix = route.AttributePrefix
+	} else {
+		add(path+".id_header", o.IDHeader)
+		if o.Columns.Type != "" {
+			add(path+".type_header", o.TypeHeader)
+		}
 	}
 	for _, column := range sortedKeys(o.Headers) {
 		key := path + ".headers." + column
 		if err := checkIdentifier(column); err != nil {
 			v.fail(key, "%v", err)
 		}
-		add(key, o.Headers[column])
+		if o.Headers[column] == "" {
+			add(key, "")
+			continue
+		}
+		add(key, prefix+o.Headers[column])
 	}
+}
+
+// attributeHeaders refuses other names for the headers of the format cloudevents.
+func (v *validator) attributeHeaders(path, id, kind string) {
+	v.check(id == route.CloudEventID, path+".id_header", "given with the format cloudevents, which has the id in the header %s; leave it out", route.CloudEventID)
+	v.check(kind == route.CloudEventType, path+".type_header", "given with the format cloudevents, which has the type in the header %s; leave it out", route.CloudEventType)
 }

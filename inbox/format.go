@@ -3,7 +3,6 @@ package inbox
 import (
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -31,7 +30,7 @@ type Envelope struct {
 
 // ReadEnvelope reads a record in the relay's format json. Of a record without a value, by
 // which a compacted topic forgets a key, it returns what the record itself says: id, key and time.
-// Its errors show nothing of the record but where it is.
+// Its errors are [Permanent] and show nothing of the record but where it is.
 func ReadEnvelope(r Record) (Envelope, error) {
 	if r.Value == nil {
 		return Envelope{ID: r.ID, Key: r.Key, Time: r.Time}, nil
@@ -80,7 +79,8 @@ func ReadEnvelope(r Record) (Envelope, error) {
 }
 
 // ReadCloudEvent reads a record that is a CloudEvent 1.0 in the binary content mode, the relay's
-// format cloudevents. Its errors show nothing of the record but where it is.
+// format cloudevents. Its errors are [Permanent] and show nothing of the record but where
+// it is.
 func ReadCloudEvent(r Record) (Envelope, error) {
 	content := string(r.Header("content-type"))
 	if strings.HasPrefix(strings.ToLower(content), "application/cloudevents") {
@@ -107,5 +107,5 @@ func ReadCloudEvent(r Record) (Envelope, error) {
 }
 
 func unread(r Record, reason string) error {
-	return fmt.Errorf("read the event at %s/%d/%d: %w", r.Topic, r.Partition, r.Offset, errors.New(reason))
+	return Permanent(fmt.Sprintf("the event at %s/%d/%d cannot be read: %s", r.Topic, r.Partition, r.Offset, reason), nil)
 }

@@ -28,17 +28,17 @@ const (
 	FormatCloudEvents Format = "cloudevents"
 )
 
-// Names of the headers of FormatCloudEvents.
+// Names of the headers of FormatCloudEvents. Extra headers get the prefix as well.
 const (
-	CloudEventID          = attributePrefix + "id"
-	attributePrefix       = "ce_"
-	attributeSpecVersion  = attributePrefix + "specversion"
-	attributeSource       = attributePrefix + "source"
-	attributeType         = attributePrefix + "type"
-	attributeSubject      = attributePrefix + "subject"
-	attributeTime         = attributePrefix + "time"
-	attributePartitionKey = attributePrefix + "partitionkey"
-	attributeAggregate    = attributePrefix + "aggregatetype"
+	AttributePrefix       = "ce_"
+	CloudEventID          = AttributePrefix + "id"
+	CloudEventType        = AttributePrefix + "type"
+	attributeSpecVersion  = AttributePrefix + "specversion"
+	attributeSource       = AttributePrefix + "source"
+	attributeSubject      = AttributePrefix + "subject"
+	attributeTime         = AttributePrefix + "time"
+	attributePartitionKey = AttributePrefix + "partitionkey"
+	attributeAggregate    = AttributePrefix + "aggregatetype"
 	contentTypeHeader     = "content-type"
 )
 
@@ -294,7 +294,7 @@ func (f *formatter) attributes(rec *sink.Record, e event, own, position int) (pa
 		}
 		if len(value) == 0 || !isAttribute(value) {
 			if part == "" {
-				part, reason = strings.TrimPrefix(name, attributePrefix), unfit
+				part, reason = strings.TrimPrefix(name, AttributePrefix), unfit
 			}
 			return
 		}
@@ -303,7 +303,7 @@ func (f *formatter) attributes(rec *sink.Record, e event, own, position int) (pa
 	set(CloudEventID, rec.ID, true)
 	set(attributeSpecVersion, specVersion, true)
 	set(attributeSource, f.source, true)
-	set(attributeType, e.kind, true)
+	set(CloudEventType, e.kind, true)
 	set(attributeSubject, e.key, false)
 	f.time = appendTime(f.time[:0], e.micros)
 	set(attributeTime, f.time, true)

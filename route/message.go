@@ -65,7 +65,7 @@ func (m Messages) Validate() error {
 func (m Messages) headerNames() []string {
 	names := []string{m.IDHeader, m.TypeHeader}
 	if m.cloudEvents() {
-		names = []string{CloudEventID, attributeType}
+		names = []string{CloudEventID, CloudEventType}
 	}
 	if m.Position {
 		names = append(names, LSNHeader, SeqHeader)

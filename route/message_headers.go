@@ -53,7 +53,7 @@ func (r *MessageRouter) bodyHeaders(raw []byte) (reason string) {
 			if problem := extensionProblem(name); problem != "" {
 				return fmt.Sprintf(`the name of header %d of "headers" %s`, n, problem)
 			}
-			name = r.names.intern(append(append(r.attribute[:0], attributePrefix...), name...))
+			name = r.names.intern(append(append(r.attribute[:0], AttributePrefix...), name...))
 		}
 		switch {
 		case r.reserved[name]:

@@ -64,7 +64,7 @@ func (t Table) IDHeaderName() string {
 
 func (t Table) typeHeader() string {
 	if t.cloudEvents() {
-		return attributeType
+		return CloudEventType
 	}
 	if t.TypeHeader == "" {
 		return "type"
@@ -142,7 +142,7 @@ func (t Table) headerNames() []string {
 
 func (l Layout) headerName(name string) string {
 	if l.cloudEvents() {
-		return attributePrefix + name
+		return AttributePrefix + name
 	}
 	return name
 }
@@ -164,19 +164,6 @@ func (t Table) AggregateColumn() string {
 		}
 	}
 	return column
-}
-
-// Identifying returns tables by which the records of theirs are found: what Route reads
-// of them is Identified, and the header of the id comes first and has their name. They
-// need none of the columns that a format does.
-func Identifying(tables []Table) []Table {
-	tables = slices.Clone(tables)
-	for i, t := range tables {
-		t.IDHeader, t.TypeHeader = t.IDHeaderName(), t.typeHeader()
-		t.Layout, t.Aggregate = Layout{}, ""
-		tables[i] = t
-	}
-	return tables
 }
 
 // Use is a column and what it is mapped to.
@@ -239,17 +226,24 @@ func (t Table) FixedTopic() (topic string, ok bool) {
 	return t.Topic, true
 }
 
-// Identified returns the columns by which a record is found again: the id, those
-// that the topic is made of, and the timestamp, each once. They are all that
-// Route reads of a row whose other columns are NULL.
+// Identified returns the columns by which a record is found again, each once: the id,
+// those that the topic is made of, the timestamp, and in the format cloudevents those
+// that attributes are made of, without which a row is none that can be published. They
+// are all that Route reads of a row whose other columns are NULL.
 func (t Table) Identified() []string {
 	var columns []string
 	for _, u := range t.Uses() {
 		switch u.Role {
 		case RoleID, RoleTopic, RoleTimestamp:
-			if !slices.Contains(columns, u.Column) {
-				columns = append(columns, u.Column)
+		case RoleKey, RoleType, RoleAggregate, RoleHeader:
+			if !t.cloudEvents() {
+				continue
 			}
+		default:
+			continue
+		}
+		if !slices.Contains(columns, u.Column) {
+			columns = append(columns, u.Column)
 		}
 	}
 	return columns

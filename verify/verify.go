@@ -135,7 +135,7 @@ func (v *Verifier) prepare(ctx context.Context) error {
 	if server.InRecovery {
 		return fault.Stopped("connect to the primary", "the server is a standby (in recovery), where no slot tells how far the relay is")
 	}
-	if v.router, err = route.Compile(route.Identifying(v.o.Tables)); err != nil {
+	if v.router, err = route.Compile(v.o.Tables); err != nil {
 		return err
 	}
 	for _, r := range v.o.Tables {
