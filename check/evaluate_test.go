@@ -424,3 +424,46 @@ func TestEvaluate_WithoutDatabaseAndBrokersOnlySkips(t *testing.T) {
 		}
 	}
 }
+
+// A format that has texts as members or attributes cannot have a bytea there.
+func TestEvaluate_BytesInAFormat(t *testing.T) {
+	for _, tc := range []struct {
+		format route.Format
+		column string
+		status Status
+		says   string
+	}{
+		{route.FormatRaw, "id", Pass, ""},
+		{route.FormatRaw, "aggregateid", Pass, ""},
+		{route.FormatJSON, "payload", Pass, ""},
+		{route.FormatCloudEvents, "payload", Pass, ""},
+		{route.FormatJSON, "id", Fail, "any type but bytea with the format json"},
+		{route.FormatJSON, "aggregateid", Fail, "any type but bytea with the format json"},
+		{route.FormatCloudEvents, "id", Fail, "any type but bytea with the format cloudevents"},
+		{route.FormatCloudEvents, "aggregateid", Fail, "any type but bytea with the format cloudevents"},
+		{route.FormatCloudEvents, "type", Fail, "any type but bytea with the format cloudevents"},
+	} {
+		w, f := good()
+		w.Tables[0].Format = tc.format
+		if tc.format == route.FormatCloudEvents {
+			w.Tables[0].Source = "/shop"
+		}
+		for i, c := range f.Tables[outbox].Columns {
+			if c.Name == tc.column {
+				f.Tables[outbox].Columns[i].TypeOID, f.Tables[outbox].Columns[i].BaseTypeOID, f.Tables[outbox].Columns[i].TypeName = 90001, 17, "bytes"
+			}
+		}
+		found := false
+		for _, res := range Evaluate(w, f) {
+			if strings.HasSuffix(res.Name, " columns") {
+				found = true
+				if res.Status != tc.status || !strings.Contains(res.Detail+res.Fix, tc.says) {
+					t.Errorf("%s of bytea in %s: %+v", tc.column, tc.format, res)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s in %s: nothing of the columns", tc.column, tc.format)
+		}
+	}
+}

@@ -102,13 +102,16 @@ func TestDecoder_DomainIsReadAsItsBaseType(t *testing.T) {
 		encType(90001, "", "bytea"),
 		encType(90002, "public", "bytea"), // a type of that name, not the built-in one
 		encType(90003, "", "text"),
-		encRelation(5, "s", "a", encColumn{name: "x", oid: 90001}, encColumn{name: "y", oid: 90002}, encColumn{name: "z", oid: 90003}),
+		encType(90004, "", "json"),
+		encType(90005, "", "jsonb"),
+		encRelation(5, "s", "a", encColumn{name: "x", oid: 90001}, encColumn{name: "y", oid: 90002}, encColumn{name: "z", oid: 90003},
+			encColumn{name: "j", oid: 90004}, encColumn{name: "jb", oid: 90005}),
 	).Relation
 	var got []uint32
 	for _, c := range rel.Columns {
 		got = append(got, c.TypeOID)
 	}
-	if want := []uint32{17, 90002, 90003}; !reflect.DeepEqual(got, want) {
+	if want := []uint32{17, 90002, 90003, 114, 3802}; !reflect.DeepEqual(got, want) {
 		t.Errorf("types: got %v, want %v", got, want)
 	}
 }

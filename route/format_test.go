@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/cdc-relay/cdc-relay/decoder"
 	"github.com/cdc-relay/cdc-relay/fault"
@@ -43,6 +44,8 @@ func TestFormat_GoldenBytes(t *testing.T) {
 		"cloud of text":  {route.FormatCloudEvents, tText, "x", "x", cloud + `content-type:"text/plain; charset=utf-8" ` + position},
 		"cloud of bytea": {route.FormatCloudEvents, tBytea, `\x4142`, "AB", cloud + `content-type:"application/octet-stream" ` + position},
 		"cloud of NULL":  {route.FormatCloudEvents, tJSON, nil, "", cloud + position},
+		"cloud of empty": {route.FormatCloudEvents, tText, "", "", cloud + `content-type:"text/plain; charset=utf-8" ` + position},
+		"cloud of jsonb": {route.FormatCloudEvents, 3802, "null", "null", cloud + `content-type:"application/json" ` + position},
 	} {
 		rel := relation("id", tUUID, "aggregatetype", tText, "aggregateid", tText, "type", tText, "payload", c.oid)
 		r := compile(t, inFormat(c.format), rel)
@@ -64,6 +67,57 @@ func TestFormat_GoldenBytes(t *testing.T) {
 
 func quoted(b []byte) string { s, _ := json.Marshal(string(b)); return string(s) }
 
+// TestFormat_WholeRecords compares records byte for byte, with what is not in every one of them.
+func TestFormat_WholeRecords(t *testing.T) {
+	textRel := relation("id", tUUID, "aggregatetype", tText, "aggregateid", tText, "type", tText, "payload", tText, "extra", tText)
+	byteRel := relation("id", tUUID, "aggregatetype", tText, "aggregateid", tText, "type", tText, "payload", tBytea, "extra", tText)
+	enveloped, cloud := inFormat(route.FormatJSON), inFormat(route.FormatCloudEvents)
+	bare := enveloped
+	bare.Key, bare.Type, bare.Topic, bare.Position = "", "", "t", false
+	extra := cloud
+	extra.Headers = []route.HeaderColumn{{Column: "extra", Header: "tenant"}}
+	typed := cloud
+	typed.ContentType = "application/avro"
+	const at, tail = `"time":"2023-11-14T22:13:20.123999Z"`, ` lsn:"000000AB000000CD" seq:"7"`
+	const ce = `ce_id:"7f" ce_specversion:"1.0" ce_source:"/shop" ce_type:"Placed"`
+	const ceTime = ` ce_time:"2023-11-14T22:13:20.123999Z"`
+	for name, c := range map[string]struct {
+		table       route.Table
+		row         decoder.Row
+		value, rest string
+	}{
+		"envelope of awkward text": {enveloped, row(textRel, "7f", "order", `1"\2`, "é\n\x01", "<a & \"b\">\t\r\x7f\u2028", nil),
+			`{"id":"7f","type":"é\n\u0001","aggregate":"order","key":"1\"\\2",` + at + `,"payload":"<a & \"b\">\t\r` + "\x7f\u2028" + `"}`, `id:"7f" eventType:"é\n\x01"` + tail},
+		"envelope of bytes, without key and type": {enveloped, row(byteRel, "7f", "order", nil, nil, `\x00ff`, nil),
+			`{"id":"7f","type":null,"aggregate":"order","key":null,` + at + `,"payload_encoding":"base64","payload":"AP8="}`, `id:"7f" eventType:null` + tail},
+		"envelope of empty key and type": {enveloped, row(byteRel, "7f", "order", "", "", `\x`, nil),
+			`{"id":"7f","type":"","aggregate":"order","key":"",` + at + `,"payload_encoding":"base64","payload":""}`, `id:"7f" eventType:""` + tail},
+		"envelope of little": {bare, row(textRel, "7f", nil, nil, nil, "", nil),
+			`{"id":"7f","type":null,"aggregate":null,"key":null,` + at + `,"payload":""}`, `id:"7f"`},
+		"CloudEvents with an empty key": {cloud, row(textRel, "7f", "order", "", "Placed", "x", nil),
+			"x", ce + ceTime + ` ce_aggregatetype:"order" content-type:"text/plain; charset=utf-8"` + tail},
+		"CloudEvents without a key": {cloud, row(byteRel, "7f", "order", nil, "Placed", `\x01`, nil),
+			"\x01", ce + ceTime + ` ce_aggregatetype:"order" content-type:"application/octet-stream"` + tail},
+		"CloudEvents with more": {extra, row(byteRel, "7f", "order", "é 1", "Placed", `\x`, "x"),
+			"", ce + ` ce_subject:"é 1"` + ceTime + ` ce_partitionkey:"é 1" ce_aggregatetype:"order" content-type:"application/octet-stream" ce_tenant:"x"` + tail},
+		"CloudEvents without more": {extra, row(byteRel, "7f", "order", "1", "Placed", `\x01`, nil),
+			"\x01", ce + ` ce_subject:"1"` + ceTime + ` ce_partitionkey:"1" ce_aggregatetype:"order" content-type:"application/octet-stream"` + tail},
+		"CloudEvents of a given type": {typed, row(byteRel, "7f", "order", "1", "Placed", `\x01`, nil),
+			"\x01", ce + ` ce_subject:"1"` + ceTime + ` ce_partitionkey:"1" ce_aggregatetype:"order" content-type:"application/avro"` + tail},
+	} {
+		r := compile(t, c.table, c.row.Relation)
+		for range 2 { // buffers are used again
+			var rec sink.Record
+			if _, err := r.Route(commit, 7, c.row, &rec); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if _, rest, _ := strings.Cut(show(rec), " @1700000000123 "); string(rec.Value) != c.value || rec.Value == nil || rest != c.rest {
+				t.Errorf("%s:\n%s\n%s\nwant\n%s\n%s", name, rec.Value, rest, c.value, c.rest)
+			}
+		}
+	}
+}
+
 func TestFormat_TimeIsTheRows(t *testing.T) {
 	table := inFormat(route.FormatJSON)
 	table.Timestamp = "at"
@@ -84,12 +138,22 @@ func TestFormat_TimeIsTheRows(t *testing.T) {
 func TestFormat_Refuses(t *testing.T) {
 	cloud := inFormat(route.FormatCloudEvents)
 	rel := relation("id", tText, "aggregatetype", tText, "aggregateid", tText, "type", tText, "payload", tText)
-	r := compile(t, cloud, rel)
+	fixed := cloud
+	fixed.Topic, fixed.Aggregate = "t", "aggregatetype"
 	var rec sink.Record
-	for _, values := range [][]any{{"1\n", "o", "k", "t", "x"}, {"1", "o", "k", nil, "x"}, {"1", "o", "k", "", "x"}, {"1", "o", "k\x7f", "t", "x"}, {"1", "o", "\xff", "t", "x"}} {
+	for want, values := range map[string][]any{
+		`column "id"`:             {"1\n", "o", "k", "t", "s3cret"},
+		`column "type"`:           {"1", "o", "k", nil, "s3cret"},
+		`column "type": it c`:     {"1", "o", "k", "", "s3cret"},
+		`column "aggregateid"`:    {"1", "o", "s3cret\x7f", "t", "s3cret"},
+		`column "aggregateid": `:  {"1", "o", "s3cret\u0085", "t", "s3cret"},
+		`column "aggregatetype"`:  {"1", "\xff", "k", "t", "s3cret"},
+		`column "aggregatetype":`: {"1", "\ufffe", "k", "t", "s3cret"},
+	} {
+		r := compile(t, fixed, rel)
 		_, err := r.Route(commit, 0, row(rel, values...), &rec)
-		if fault.ClassOf(err) != fault.Poison {
-			t.Errorf("%q: %v", values, err)
+		if fault.ClassOf(err) != fault.Poison || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%q: %v; want poison with %s", values, err, want)
 		}
 	}
 	for name, change := range map[string]func(*route.Table){
@@ -113,7 +177,7 @@ func TestFormat_Refuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := router.Relation(bytea); err == nil || !strings.Contains(err.Error(), "any type but bytea with the format") && !strings.Contains(err.Error(), "cannot be used as id") {
+	if err := router.Relation(bytea); err == nil || !strings.Contains(err.Error(), `column "id" (type OID 17) cannot be used as id`) || !strings.Contains(err.Error(), "as id use any type but bytea with the format cloudevents") {
 		t.Errorf("an id of bytea: %v", err)
 	}
 }
@@ -143,6 +207,35 @@ func TestFormat_MessagesAreLaidOut(t *testing.T) {
 	}
 	if want := "ce_id=1 ce_specversion=1.0 ce_source=/x ce_type=T ce_subject=7 ce_time=2026-01-31T12:00:00.123456Z ce_partitionkey=7 ce_aggregatetype=o content-type=application/json ce_trace=z lsn=000000AB000000CD seq=0 "; got != want || string(rec.Value) != "[1]" {
 		t.Errorf("%s %s", rec.Value, got)
+	}
+}
+
+func TestFormat_MessagesThatCannotBe(t *testing.T) {
+	m := messages()
+	m.Format, m.Source = route.FormatCloudEvents, "/x"
+	r := compileMessages(t, m)
+	for body, want := range map[string]string{
+		`{"id":"7","aggregatetype":"order","payload":"s3cret"}`:                                              `"type": it cannot be an attribute`,
+		`{"id":"7","aggregatetype":"order","type":"a\u0000","payload":"s3cret"}`:                             `"type": it cannot be an attribute`,
+		`{"id":"7","aggregatetype":"order","type":"t","payload":1,"headers":{"s3cret-x":"y"}}`:               "made of a-z and 0-9",
+		`{"id":"7","aggregatetype":"order","type":"t","payload":1,"headers":{"time":"s3cret"}}`:              "itself sets",
+		`{"id":"7","aggregatetype":"order","type":"t","payload":1,"timestamp":"10000-01-01T00:00:00+00:00"}`: "timestamp",
+	} {
+		var rec sink.Record
+		err := r.Route(commit, 3, message(body), &rec)
+		if fault.ClassOf(err) != fault.Poison || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v; want poison with %q", body, err, want)
+		}
+	}
+	m.Format, m.Source = route.FormatJSON, ""
+	r = compileMessages(t, m)
+	var rec sink.Record
+	if err := r.Route(commit, 3, message(`{"id":7,"aggregatetype":"order","payload":null}`), &rec); err != nil || rec.Value != nil {
+		t.Errorf("a null payload: %q, %v", rec.Value, err)
+	}
+	if err := r.Route(commit, 3, message(`{"id":7,"aggregatetype":"order","payload":"\u0041"}`), &rec); err != nil ||
+		string(rec.Value) != `{"id":"7","type":null,"aggregate":"order","key":null,"time":"2023-11-14T22:13:20.123999Z","payload":"A"}` {
+		t.Errorf("%s, %v", rec.Value, err)
 	}
 }
 
@@ -209,7 +302,8 @@ func FuzzEnvelope(f *testing.F) {
 		r := compile(t, inFormat(route.FormatJSON), rel)
 		var rec sink.Record
 		if _, err := r.Route(commit, 0, decoder.Row{Relation: rel, Values: row(rel, id, "o", key, kind, text).Values}, &rec); err != nil {
-			if fault.ClassOf(err) != fault.Poison {
+			texts := utf8.ValidString(id) && utf8.ValidString(kind) && utf8.ValidString(key) && (oid == tBytea || utf8.Valid(payload))
+			if fault.ClassOf(err) != fault.Poison || texts || !strings.Contains(err.Error(), "it is not UTF-8, which JSON needs") {
 				t.Fatal(err)
 			}
 			return
@@ -232,7 +326,11 @@ func FuzzEnvelope(f *testing.F) {
 				t.Fatal(err)
 			}
 			if oid == tBytea {
-				s = string(must(base64.StdEncoding.DecodeString(s)))
+				decoded, err := base64.StdEncoding.DecodeString(s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s = string(decoded)
 			}
 			if s != string(payload) {
 				t.Fatalf("%q", rec.Value)
@@ -248,5 +346,3 @@ func hexOf(b []byte) string {
 	}
 	return s.String()
 }
-
-func must(b []byte, _ error) []byte { return b }
