@@ -220,6 +220,7 @@ func TestFormat_MessagesThatCannotBe(t *testing.T) {
 		`{"id":"7","aggregatetype":"order","type":"t","payload":1,"headers":{"s3cret-x":"y"}}`:               "made of a-z and 0-9",
 		`{"id":"7","aggregatetype":"order","type":"t","payload":1,"headers":{"time":"s3cret"}}`:              "itself sets",
 		`{"id":"7","aggregatetype":"order","type":"t","payload":1,"timestamp":"10000-01-01T00:00:00+00:00"}`: "timestamp",
+		`{"id":"7","aggregatetype":"order","type":"t","payload":1,"timestamp":"9999-12-31T23:59:59-01:00"}`:  "after the year 9999",
 	} {
 		var rec sink.Record
 		err := r.Route(commit, 3, message(body), &rec)
