@@ -182,6 +182,27 @@ func TestFormat_Refuses(t *testing.T) {
 	}
 }
 
+// A row of which only the identifying columns are read is refused when the whole one would be.
+func TestFormat_IdentifiedColumnsTellWhatCannotBe(t *testing.T) {
+	for format, want := range map[route.Format]string{
+		route.FormatRaw: "id aggregatetype", route.FormatJSON: "id aggregatetype", route.FormatCloudEvents: "id aggregateid type aggregatetype",
+	} {
+		table := inFormat(format)
+		if got := strings.Join(table.Identified(), " "); got != want {
+			t.Errorf("%s: %s, want %s", format, got, want)
+		}
+		rel := relation("id", tText, "aggregatetype", tText, "aggregateid", tText, "type", tText, "payload", tText)
+		r := compile(t, table, rel)
+		var rec sink.Record
+		if _, err := r.Route(commit, 0, row(rel, "1", "o", "k", "t", nil), &rec); err != nil || string(rec.Headers[0].Value) != "1" || rec.Headers[0].Key != table.IDHeaderName() {
+			t.Errorf("%s: %v", format, err)
+		}
+		if _, err := r.Route(commit, 0, row(rel, "1", "o", "k", nil, nil), &rec); (fault.ClassOf(err) == fault.Poison) != (format == route.FormatCloudEvents) {
+			t.Errorf("%s without a type: %v", format, err)
+		}
+	}
+}
+
 func TestFormat_MessagesAreLaidOut(t *testing.T) {
 	m := messages()
 	body := `{"id":"1","aggregatetype":"o","aggregateid":7,"type":"T","headers":{"trace":"z"},"timestamp":"2026-01-31T12:00:00.123456+00:00","payload":`
