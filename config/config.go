@@ -62,8 +62,8 @@ type Outbox struct {
 	Columns         OutboxColumns     `yaml:"columns" doc:"Which column is what."`
 	Topic           string            `yaml:"topic" default:"outbox.event.{aggregatetype}" doc:"Topic, with {column} replaced by that column's value. Give either this or columns.topic."`
 	Headers         map[string]string `yaml:"headers" doc:"Extra columns published as headers, as column: header; in the order of the columns' names."`
-	IDHeader        string            `yaml:"id_header" default:"id" doc:"Header that carries the event's id."`
-	TypeHeader      string            `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type; not used without columns.type."`
+	IDHeader        string            `yaml:"id_header" default:"id" doc:"Header that carries the event's id; with cloudevents it is ce_id, and is not given."`
+	TypeHeader      string            `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type; not used without columns.type, and with cloudevents it is ce_type, and is not given."`
 	PositionHeaders bool              `yaml:"position_headers" default:"true" doc:"Add the headers lsn (commit LSN, 16 hex digits) and seq (ordinal in the transaction), which order all events of one timeline."`
 	Format          string            `yaml:"format" default:"raw" doc:"How an event is laid out, see docs/formats.md: raw (the value is the payload), json (an envelope with id, type, aggregate, key, time and payload) or cloudevents (CloudEvents 1.0, binary mode)."`
 	Source          string            `yaml:"source" default:"" doc:"Attribute source of cloudevents, a URI-reference that names this producer; required there."`
@@ -88,8 +88,8 @@ type OutboxColumns struct {
 type Messages struct {
 	Prefix          string `yaml:"prefix" default:"" doc:"Publish the transactional messages with exactly this prefix; empty string for none. Needs PostgreSQL 14. Any role of the database may emit one, unless that is revoked."`
 	Topic           string `yaml:"topic" default:"outbox.event.{aggregatetype}" doc:"Topic, with {aggregatetype}, {type} or {topic} replaced by that member of the body. Only with {topic} may a body name its topic."`
-	IDHeader        string `yaml:"id_header" default:"id" doc:"Header that carries the event's id."`
-	TypeHeader      string `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type; null for a body without one."`
+	IDHeader        string `yaml:"id_header" default:"id" doc:"Header that carries the event's id; with cloudevents it is ce_id, and is not given."`
+	TypeHeader      string `yaml:"type_header" default:"eventType" doc:"Header that carries the event's type; null for a body without one; not with cloudevents."`
 	PositionHeaders bool   `yaml:"position_headers" default:"true" doc:"Add the headers lsn and seq, as for tables: rows and messages of a transaction are numbered together."`
 	Format          string `yaml:"format" default:"raw" doc:"How an event is laid out, see docs/formats.md: raw (the value is the payload), json (an envelope with id, type, aggregate, key, time and payload) or cloudevents (CloudEvents 1.0, binary mode)."`
 	Source          string `yaml:"source" default:"" doc:"Attribute source of cloudevents, a URI-reference that names this producer; required there."`
