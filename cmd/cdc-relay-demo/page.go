@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/cdc-relay/cdc-relay/lab/stage"
 	"github.com/cdc-relay/cdc-relay/live"
@@ -28,9 +26,9 @@ func runPage(ctx context.Context, o options, out *screen) error {
 	so := stage.Options{PostgresVersion: version, DeadLetters: true, RelayBinary: o.Relay,
 		Progress: func(what string) { out.print("  %s", out.style(dim, what+" ...")) }}
 	if so.RelayBinary == "" {
-		so.RelayBinary = beside("cdc-relay")
+		so.RelayBinary = stage.Beside("cdc-relay")
 	}
-	so.OrdersBinary = beside("orders")
+	so.OrdersBinary = stage.Beside("orders")
 	s, err := stage.Start(ctx, so)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -50,17 +48,4 @@ func runPage(ctx context.Context, o options, out *screen) error {
 	}
 	out.print("stopped")
 	return nil
-}
-
-// beside is a binary in this program's directory, "" where there is none.
-func beside(name string) string {
-	self, err := os.Executable()
-	if err != nil {
-		return ""
-	}
-	path := filepath.Join(filepath.Dir(self), name)
-	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
-		return ""
-	}
-	return path
 }

@@ -10,11 +10,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/cdc-relay/cdc-relay/lab"
+	"github.com/cdc-relay/cdc-relay/lab/stage"
 )
 
 // Exit codes.
@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if *scenes != "" {
 		o.Scenes = strings.Split(*scenes, ",")
 	}
-	o.Stage.RelayBinary, o.Stage.OrdersBinary, o.Polling = beside("cdc-relay"), beside("orders"), beside("polling-relay")
+	o.Stage.RelayBinary, o.Stage.OrdersBinary, o.Polling = stage.Beside("cdc-relay"), stage.Beside("orders"), stage.Beside("polling-relay")
 	o.Progress = progress(stderr)
 	rows, versions, err := lab.Run(ctx, o)
 	o.Progress("", nil)
@@ -115,17 +115,4 @@ func progress(w io.Writer) func(string, *lab.Row) {
 			fmt.Fprintf(w, "%s: DIFFERS, %.1f s\n", row.Scene, row.Seconds)
 		}
 	}
-}
-
-// beside is a binary beside this one; "" when there is none, and it is built.
-func beside(name string) string {
-	self, err := os.Executable()
-	if err != nil {
-		return ""
-	}
-	path := filepath.Join(filepath.Dir(self), name)
-	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
-		return ""
-	}
-	return path
 }
