@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -40,7 +41,7 @@ func guard(next http.Handler) http.Handler {
 		switch {
 		case !loopback(r.Host):
 			refuse(w, http.StatusForbidden, "open it by an address of this machine, such as 127.0.0.1")
-		case r.Header.Get("Origin") != "" && !sameOrigin(r):
+		case r.Header.Get("Origin") != "" && !sameOrigin(r), strings.HasPrefix(r.URL.Path, "/api/") && otherSite(r):
 			refuse(w, http.StatusForbidden, "the request comes from another site")
 		case r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get("X-Live") != "1":
 			refuse(w, http.StatusForbidden, "the header X-Live: 1 is missing")
@@ -66,6 +67,13 @@ func loopback(hostport string) bool {
 func sameOrigin(r *http.Request) bool {
 	u, err := url.Parse(r.Header.Get("Origin"))
 	return err == nil && u.Scheme == "http" && u.Host == r.Host
+}
+
+// otherSite tells what another page asks for, without an Origin, as an image does: it could not read the answer, but hold
+// all streams of events.
+func otherSite(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site != "" && site != "same-origin" && site != "none"
 }
 
 func refuse(w http.ResponseWriter, code int, problem string) {

@@ -280,7 +280,7 @@ func (s sight) fields() Fields {
 	}
 	mails := strconv.Itoa(s.mails)
 	if !s.provider {
-		mails = "unknown"
+		mails = unknown
 	}
 	f.Effects = fmt.Sprintf("invoices %d, mails %s, repeats dropped %d", len(s.invoices), mails, s.dropped())
 	if s.letterRows > 0 {
@@ -292,15 +292,23 @@ func (s sight) fields() Fields {
 	return f
 }
 
+// unknown stands for what did not answer: it is no number, and so never what was expected.
+const unknown = "unknown"
+
 // counts are what a walk is judged by.
 func (s sight) counts() string {
-	ids := map[string]bool{}
+	ids, mails, bill, mail := map[string]bool{}, unknown, unknown, unknown
+	if s.provider {
+		mails = strconv.Itoa(s.mails)
+	}
+	if s.kafka {
+		bill, mail = strconv.FormatInt(s.bill.End-s.bill.Committed, 10), strconv.FormatInt(s.mail.End-s.mail.Committed, 10)
+	}
 	for _, r := range s.copies {
 		ids[header(r, "id")] = true
 	}
-	return fmt.Sprintf("orders=%d outbox=%d messages=%d ids=%d invoices=%d mails=%d repeats_dropped=%d dead_letters=%d bill_behind=%d mail_behind=%d",
-		len(s.orders), len(s.events), len(s.copies), len(ids), len(s.invoices), s.mails, s.dropped(), len(s.letters),
-		s.bill.End-s.bill.Committed, s.mail.End-s.mail.Committed)
+	return fmt.Sprintf("orders=%d outbox=%d messages=%d ids=%d invoices=%d mails=%s repeats_dropped=%d dead_letters=%d bill_behind=%s mail_behind=%s",
+		len(s.orders), len(s.events), len(s.copies), len(ids), len(s.invoices), mails, s.dropped(), len(s.letters), bill, mail)
 }
 
 func (s sight) dropped() int { return s.billDropped + s.mailDropped + s.providerDropped }
@@ -311,6 +319,9 @@ func (s sight) confirmedOrder() bool { return s.lsn != 0 && s.confirmed >= s.lsn
 func (s sight) done() bool {
 	return s.kafka && s.read && s.bill.Committed == s.bill.End && s.mail.Committed == s.mail.End
 }
+
+// settled tells whether all that a walk is judged by was there in this one look.
+func (s sight) settled() bool { return s.done() && s.confirmedOrder() && s.provider }
 
 func position(o stage.Offset) string {
 	return fmt.Sprintf("%d:%d of %d", o.Partition, o.Committed, o.End)

@@ -102,32 +102,41 @@ func TestAPI_RefusesWhatIsNotThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer done()
-	h := e.Handler(http.NotFoundHandler())
+	h := e.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { reply(w, 299, map[string]string{"error": "none"}) }))
 	for name, c := range map[string]struct {
 		method, path, host, origin, live, body string
 		want                                   int
+		site                                   string // Sec-Fetch-Site
 	}{
-		"state":           {"GET", "/api/state", "127.0.0.1:7070", "", "", "", 200},
-		"by name":         {"GET", "/api/state", "localhost:7070", "", "", "", 200},
-		"by IPv6":         {"GET", "/api/state", "[::1]:7070", "", "", "", 200},
-		"rebound":         {"GET", "/api/state", "evil.example:7070", "", "", "", 403},
-		"no host":         {"GET", "/api/state", "", "", "", "", 403},
-		"other site":      {"GET", "/api/state", "127.0.0.1:7070", "http://evil.example", "", "", 403},
-		"other port":      {"POST", "/api/scenarios/order", "127.0.0.1:7070", "http://127.0.0.1:8080", "1", "", 403},
-		"null origin":     {"POST", "/api/scenarios/order", "127.0.0.1:7070", "null", "1", "", 403},
-		"no header":       {"POST", "/api/scenarios/order", "127.0.0.1:7070", "", "", "", 403},
-		"busy":            {"POST", "/api/scenarios/order", "127.0.0.1:7070", "http://127.0.0.1:7070", "1", "", 409},
-		"large":           {"POST", "/api/scenarios/order", "127.0.0.1:7070", "", "1", strings.Repeat("x", maxBody+1), 413},
-		"no scenario":     {"POST", "/api/scenarios/nothing", "127.0.0.1:7070", "", "1", "", 404},
-		"get a scenario":  {"GET", "/api/scenarios/order", "127.0.0.1:7070", "", "1", "", 404},
-		"no walk":         {"GET", "/api/walks/w1", "127.0.0.1:7070", "", "", "", 404},
-		"no number":       {"GET", "/api/events?after=x", "127.0.0.1:7070", "", "", "", 400},
-		"nothing of ours": {"GET", "/api/secret", "127.0.0.1:7070", "", "", "", 404},
+		"state":           {"GET", "/api/state", "127.0.0.1:7070", "", "", "", 200, ""},
+		"by name":         {"GET", "/api/state", "localhost:7070", "", "", "", 200, ""},
+		"by IPv6":         {"GET", "/api/state", "[::1]:7070", "", "", "", 200, ""},
+		"rebound":         {"GET", "/api/state", "evil.example:7070", "", "", "", 403, ""},
+		"no host":         {"GET", "/api/state", "", "", "", "", 403, ""},
+		"other site":      {"GET", "/api/state", "127.0.0.1:7070", "http://evil.example", "", "", 403, ""},
+		"other port":      {"POST", "/api/scenarios/order", "127.0.0.1:7070", "http://127.0.0.1:8080", "1", "", 403, ""},
+		"null origin":     {"POST", "/api/scenarios/order", "127.0.0.1:7070", "null", "1", "", 403, ""},
+		"no header":       {"POST", "/api/scenarios/order", "127.0.0.1:7070", "", "", "", 403, ""},
+		"busy":            {"POST", "/api/scenarios/order", "127.0.0.1:7070", "http://127.0.0.1:7070", "1", "", 409, ""},
+		"large":           {"POST", "/api/scenarios/order", "127.0.0.1:7070", "", "1", strings.Repeat("x", maxBody+1), 413, ""},
+		"no scenario":     {"POST", "/api/scenarios/nothing", "127.0.0.1:7070", "", "1", "", 404, ""},
+		"get a scenario":  {"GET", "/api/scenarios/order", "127.0.0.1:7070", "", "1", "", 404, ""},
+		"no walk":         {"GET", "/api/walks/w1", "127.0.0.1:7070", "", "", "", 404, ""},
+		"no number":       {"GET", "/api/events?after=x", "127.0.0.1:7070", "", "", "", 400, ""},
+		"other page":      {"GET", "/api/events", "127.0.0.1:7070", "", "", "", 403, "cross-site"},
+		"other port's":    {"GET", "/api/events", "127.0.0.1:7070", "", "", "", 403, "same-site"},
+		"by hand":         {"GET", "/api/state", "127.0.0.1:7070", "", "", "", 200, "none"},
+		"the page":        {"GET", "/api/state", "127.0.0.1:7070", "", "", "", 200, "same-origin"},
+		"a link":          {"GET", "/", "127.0.0.1:7070", "", "", "", 299, "cross-site"},
+		"nothing of ours": {"GET", "/api/secret", "127.0.0.1:7070", "", "", "", 404, ""},
 	} {
 		req := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
 		req.Host = c.host
 		if c.origin != "" {
 			req.Header.Set("Origin", c.origin)
+		}
+		if c.site != "" {
+			req.Header.Set("Sec-Fetch-Site", c.site)
 		}
 		req.Header.Set("X-Live", c.live)
 		w := httptest.NewRecorder()
@@ -136,6 +145,26 @@ func TestAPI_RefusesWhatIsNotThePage(t *testing.T) {
 		if err != nil || w.Code != c.want || !json.Valid(body) || c.want != 200 && !strings.Contains(string(body), `"error"`) {
 			t.Errorf("%s: %d %s, want %d", name, w.Code, body, c.want)
 		}
+	}
+}
+
+// What did not answer is no number, so that no walk can end as expected by it.
+func TestSight_WhatIsNotKnownIsNotAsExpected(t *testing.T) {
+	for _, sc := range listed {
+		if strings.Contains(sc.expected, unknown) {
+			t.Errorf("%s expects what is unknown", sc.Name)
+		}
+	}
+	// Nothing of it is behind, and there are no mails: neither was seen.
+	blind := sight{orders: []int64{1}, lsn: 1, confirmed: 1, read: true}
+	for name, s := range map[string]sight{"nobody": blind, "no Kafka": {provider: true, lsn: 1, confirmed: 1, read: true}, "no provider": {kafka: true, lsn: 1, confirmed: 1, read: true}} {
+		if !strings.Contains(s.counts(), unknown) || s.settled() {
+			t.Errorf("%s: %s, settled %v", name, s.counts(), s.settled())
+		}
+	}
+	blind.kafka, blind.provider = true, true
+	if strings.Contains(blind.counts(), unknown) || !blind.settled() {
+		t.Errorf("%s, settled %v", blind.counts(), blind.settled())
 	}
 }
 
