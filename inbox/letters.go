@@ -35,6 +35,10 @@ var (
 	ErrGone     = errors.New("the dead-letter topic does not hold the record any more; read the order from its origin, and discard the letter")
 	ErrNowhere  = errors.New("the consumer had no RetryTopic when the record failed: configure one, and name it in Redrive.Topic")
 	ErrActor    = errors.New("say who does it, and why")
+	// ErrTopic is for a topic that the owner does not retry from.
+	ErrTopic = errors.New("the topic is no RetryTopic: the letter would say redriven, and its owner never see the record")
+	// ErrTooLarge is about one letter: others may be sent.
+	ErrTooLarge = errors.New("the retry topic takes no record of that size: raise its max.message.bytes to that of the dead-letter topic")
 	// ErrEarlier and ErrLater are warnings; Redrive.Anyway passes over them.
 	ErrEarlier = errors.New("earlier records of its key are unresolved dead letters: redrive or discard them first")
 	ErrLater   = errors.New("later records of its key were handled already: see that the effect is still right after them")
@@ -174,6 +178,8 @@ func (d *DeadLetters) Redrive(ctx context.Context, id int64, o Redrive) error {
 		switch {
 		case topic == "":
 			return ErrNowhere
+		case topic != l.RedriveTopic && (topic == l.Topic || topic == l.LetterTopic):
+			return fmt.Errorf("%w: %s is where the record %s", ErrTopic, topic, map[bool]string{true: "was first", false: "is"}[topic == l.Topic])
 		case l.State != Open && (l.State != Redriven || !o.Anyway):
 			return fmt.Errorf("%w: it is %s", ErrState, l.State)
 		case l.Earlier > 0 && !o.Anyway:
@@ -187,6 +193,9 @@ func (d *DeadLetters) Redrive(ctx context.Context, id int64, o Redrive) error {
 		}
 		out := r.forwarded(l.Owner, "redriven", 0, kafka.Header{Key: HeaderRedriven, Value: []byte(strconv.FormatInt(id, 10))})
 		_, _, err = d.cluster.produce(ctx, topic, r.Key, out)
+		if errors.Is(err, kafka.MessageSizeTooLarge) {
+			err = fmt.Errorf("%w: %w", ErrTooLarge, err)
+		}
 		return err
 	})
 	if err != nil {

@@ -234,7 +234,7 @@ func (a *app) each(ctx context.Context, what string, numbers []int64, do func(co
 
 // isRefusal tells what is about one letter.
 func isRefusal(err error) bool {
-	for _, is := range []error{inbox.ErrNoLetter, inbox.ErrState, inbox.ErrGone, inbox.ErrNowhere, inbox.ErrEarlier, inbox.ErrLater} {
+	for _, is := range []error{inbox.ErrNoLetter, inbox.ErrState, inbox.ErrGone, inbox.ErrNowhere, inbox.ErrTopic, inbox.ErrTooLarge, inbox.ErrEarlier, inbox.ErrLater} {
 		if errors.Is(err, is) {
 			return true
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -69,9 +71,8 @@ its key were handled since, EARLIER how many letters of its key are open before 
 
 func (a *app) print(letters []inbox.DeadLetter, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(a.out)
 		for _, l := range letters {
-			if err := enc.Encode(l); err != nil {
+			if err := a.json(l); err != nil {
 				return err
 			}
 		}
@@ -98,6 +99,28 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// json writes a line. JSON escapes only what is below a space; the rest of what printable
+// replaces would reach a terminal as it is.
+func (a *app) json(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	line := make([]byte, 0, len(b)+1)
+	for _, r := range string(b) {
+		switch {
+		case strconv.IsPrint(r):
+			line = utf8.AppendRune(line, r)
+		default: // in a string, as nothing else is not printable
+			for _, unit := range utf16.AppendRune(nil, r) {
+				line = fmt.Appendf(line, `\u%04x`, unit)
+			}
+		}
+	}
+	_, err = a.out.Write(append(line, '\n'))
+	return err
 }
 
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -60,7 +59,7 @@ record are shown with --payload alone: they are what a customer wrote. Do not co
 				}
 			}
 			if asJSON {
-				if err := json.NewEncoder(a.out).Encode(s); err != nil {
+				if err := a.json(s); err != nil {
 					return err
 				}
 			} else {
