@@ -62,7 +62,7 @@ type DeadLetter struct {
 	FailedAt        time.Time `json:"failed_at"`
 	ChangedAt       time.Time `json:"changed_at"`
 	Later           int       `json:"later"`   // records of its key and partition behind it that were handled
-	Earlier         int       `json:"earlier"` // unresolved dead letters of its key before it
+	Earlier         int       `json:"earlier"` // unresolved dead letters of its key before it, 100 at most
 }
 
 // Action is what a person did.
@@ -102,25 +102,31 @@ func DeadLettersForSQL(begin func(context.Context) (*sql.Tx, error), brokers []s
 // Close closes the connections to Kafka.
 func (d *DeadLetters) Close() { d.cluster.close() }
 
-// Markers know their topic, partition, offset and key. An hour is for clocks: what was
-// handled later has a later marker. A record of the key in another partition, from
-// before its topic had more of them, is not found.
+// Markers know their topic, partition, offset and key. When they were processed is not asked: with Retry, and for a letter
+// that failed again, that was long before it failed. A record of the key in another partition, from
+// before its topic had more of them, is not found. Of earlier letters maxEarlier are counted: with Park a key may have many.
 const (
-	selectLetters = `SELECT row_to_json(x)::text FROM (SELECT d.id, consumer, event_id, kafka_topic, kafka_partition, kafka_offset,
+	letterColumns = `d.id, consumer, event_id, kafka_topic, kafka_partition, kafka_offset,
 	letter_topic, letter_partition, letter_offset, redrive_topic, reason, attempts, state, failed_at, changed_at,
-	(SELECT count(*) FROM public.inbox i WHERE i.consumer = d.consumer AND i.processed_at > d.failed_at - interval '1 hour'
-		AND i.kafka_topic = d.kafka_topic AND i.kafka_partition = d.kafka_partition AND i.key_hash = d.key_hash AND i.kafka_offset > d.kafka_offset) AS later,
-	(SELECT count(*) FROM public.inbox_dead_letters e WHERE e.consumer = d.consumer AND e.state = 'open' AND e.key_hash = d.key_hash
-		AND e.kafka_topic = d.kafka_topic AND (e.kafka_partition <> d.kafka_partition AND e.failed_at < d.failed_at OR e.kafka_partition = d.kafka_partition AND e.kafka_offset < d.kafka_offset)) AS earlier
-	FROM public.inbox_dead_letters d `
-	listLetters = selectLetters + `WHERE ($1 = '' OR consumer = $1) AND ($2 = 'any' OR state = $2) AND failed_at <= now() - $3::float8 * interval '1 second'
-	ORDER BY failed_at, kafka_topic, kafka_partition, kafka_offset LIMIT $4::integer) x`
-	oneLetter     = selectLetters + `WHERE d.id = $1::bigint) x`
-	lockLetter    = selectLetters + `WHERE d.id = $1::bigint FOR UPDATE OF d) x`
+	(SELECT count(*) FROM (SELECT FROM public.inbox_dead_letters e WHERE e.consumer = d.consumer AND e.state = 'open' AND e.key_hash = d.key_hash
+		AND e.kafka_topic = d.kafka_topic AND (e.kafka_partition <> d.kafka_partition AND e.failed_at < d.failed_at OR e.kafka_partition = d.kafka_partition AND e.kafka_offset < d.kafka_offset)
+		LIMIT ` + maxEarlier + `) e) AS earlier`
+	laterOf = `i.consumer = d.consumer AND i.kafka_topic = d.kafka_topic AND i.kafka_partition = d.kafka_partition AND i.key_hash = d.key_hash AND i.kafka_offset > d.kafka_offset`
+	// One pass over the inbox for all letters, not one for each.
+	listLetters = `WITH d AS MATERIALIZED (SELECT * FROM public.inbox_dead_letters WHERE ($1 = '' OR consumer = $1) AND ($2 = 'any' OR state = $2) AND failed_at <= now() - $3::float8 * interval '1 second'
+		ORDER BY failed_at, kafka_topic, kafka_partition, kafka_offset LIMIT $4::integer),
+	l AS (SELECT d.id, count(*) AS later FROM d JOIN public.inbox i ON ` + laterOf + ` GROUP BY d.id)
+	SELECT row_to_json(x)::text FROM (SELECT ` + letterColumns + `, coalesce(later, 0) AS later FROM d LEFT JOIN l ON l.id = d.id
+	ORDER BY failed_at, kafka_topic, kafka_partition, kafka_offset) x`
+	selectLetter  = `SELECT row_to_json(x)::text FROM (SELECT ` + letterColumns + `, (SELECT count(*) FROM public.inbox i WHERE ` + laterOf + `) AS later FROM public.inbox_dead_letters d WHERE d.id = $1::bigint`
+	oneLetter     = selectLetter + `) x`
+	lockLetter    = selectLetter + ` FOR UPDATE OF d) x`
 	letterActions = `SELECT row_to_json(a)::text FROM (SELECT action, actor, note, at FROM public.inbox_dead_letter_actions WHERE dead_letter_id = $1::bigint ORDER BY at) a`
 	setState      = `UPDATE public.inbox_dead_letters SET state = $2, changed_at = now() WHERE id = $1::bigint`
 	insertAction  = `INSERT INTO public.inbox_dead_letter_actions (dead_letter_id, action, actor, note) VALUES ($1::bigint, $2, $3, $4)`
 )
+
+const maxEarlier = "100"
 
 // List returns dead letters, the oldest first.
 func (d *DeadLetters) List(ctx context.Context, f Filter) (letters []DeadLetter, err error) {

@@ -128,6 +128,41 @@ func TestDeadLetters_RedriveOfAHandledEventIsSkipped(t *testing.T) {
 	}
 }
 
+// With Retry, or when a letter failed again, what is behind it was handled long before it
+// failed: that is told, too.
+func TestRedrive_TellsLaterRecordsOfLongBefore(t *testing.T) {
+	e := newKafkaEnv(t, 1)
+	f := &failing{ids: map[string]bool{"a": true}}
+	e.produce(0, "a:k", "b:k", "c:k", "o:other")
+	e.run(f.handle)
+	waitFor(t, "the dead letter", func() bool { return len(e.letters(inbox.Open)) == 1 && e.offset(e.topic, 0) == 4 })
+	e.must(server.Exec(t.Context(), e.db, "UPDATE inbox SET processed_at = now() - interval '3 days'"))
+	l := e.letters(inbox.Open)[0]
+	err := e.deadLetters().Redrive(t.Context(), l.ID, inbox.Redrive{Actor: "ann", Note: "mended"})
+	if l.Later != 2 || !errors.Is(err, inbox.ErrLater) {
+		t.Errorf("%d later, %v", l.Later, err)
+	}
+}
+
+// A key that is parked has a letter for each of its records: the list does not count each
+// against each, nor goes through the inbox for each.
+func TestList_TakesNoTimeByTheSquare(t *testing.T) {
+	e := newKafkaEnv(t, 1)
+	e.must(server.Exec(t.Context(), e.db,
+		"INSERT INTO inbox_dead_letters (consumer, event_id, kafka_topic, kafka_partition, kafka_offset, key_hash, letter_topic, letter_partition, letter_offset, redrive_topic, reason, attempts)"+
+			" SELECT '"+e.group+"', 'e' || i, 't', 0, i, '\\x01', 'd', 0, i, 'r', 'r', 1 FROM generate_series(1, 5000) i",
+		"INSERT INTO inbox SELECT '"+e.group+"', 'm' || i, now(), 't', 0, i, decode(md5(i::text), 'hex') FROM generate_series(1, 50000) i",
+		"ANALYZE inbox", "ANALYZE inbox_dead_letters"))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	began := time.Now()
+	l, err := e.deadLetters().List(ctx, inbox.Filter{Owner: e.group, Limit: 5000})
+	if err != nil || len(l) != 5000 || l[50].Earlier != 50 || l[4999].Earlier != 100 || l[0].Later != 0 {
+		t.Fatalf("%d letters, %v", len(l), err)
+	}
+	t.Logf("%d letters of one key, and 50000 markers: %v", len(l), time.Since(began))
+}
+
 func TestPark_KeepsTheOrderOfAKey(t *testing.T) {
 	e := newKafkaEnv(t, 1)
 	f := &failing{ids: map[string]bool{"k1": true}}

@@ -26,7 +26,7 @@ func (a *app) listCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List dead letters, the oldest first",
 		Long: `List dead letters, the oldest first: by default those that are open. LATER is how many records of
-its key were handled since, EARLIER how many letters of its key are open before it. It reads the database alone.`,
+its key were handled since, EARLIER how many letters of its key are open before it, 100 at most. It reads the database alone.`,
 		Example: `  cdc-inbox list
   cdc-inbox list --owner billing --older-than 1h
   cdc-inbox list --state any --json | jq .reason`,
