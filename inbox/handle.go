@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -141,7 +142,8 @@ func (w *worker) alone(r *record) bool {
 		} else if failed < 0 {
 			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: err})
 		} else if errors.As(err, new(lostConnection)) { // though the database answers already
-			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: errLost})
+			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: fmt.Errorf("%w: %s; if it is lost at every try, the partition waits until the cause is mended: "+
+				"a statement that ends its server process, or idle_in_transaction_session_timeout", errLost, reasonOf(err))})
 		} else if passes(err) { // the handler's text may hold a payload
 			w.observe(Event{Kind: Waiting, Offset: r.at, ID: r.ID, Err: errors.New(reasonOf(err) + ", which is no fault of the record")})
 		} else {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,12 +46,15 @@ func TestRunner_ALostConnectionIsNoAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newKafkaEnv(t, 1)
 			e.produce(0, "a")
-			var letters, lost atomic.Int64
+			var letters, lost, told atomic.Int64
 			c := e.config(func(c *inbox.Config) {
 				c.Attempts = 1
 				c.Observe = func(ev inbox.Event) {
 					if ev.Kind == inbox.DeadLettered {
 						letters.Add(1)
+					}
+					if ev.Kind == inbox.Waiting && strings.Contains(ev.Err.Error(), "lost at every try") {
+						told.Add(1)
 					}
 				}
 			})
@@ -83,8 +87,8 @@ func TestRunner_ALostConnectionIsNoAttempt(t *testing.T) {
 			waitFor(t, "the effect or a dead letter", func() bool { return letters.Load() > 0 || e.offset(e.topic, 0) == 1 })
 			cancel()
 			e.must(<-done)
-			if letters.Load() > 0 || e.invoices() != 1 || lost.Load() != 4 {
-				t.Errorf("%d dead letters, %d invoices, %d tries", letters.Load(), e.invoices(), lost.Load())
+			if letters.Load() > 0 || e.invoices() != 1 || lost.Load() != 4 || told.Load() == 0 {
+				t.Errorf("%d dead letters, %d invoices, %d tries, told %d times", letters.Load(), e.invoices(), lost.Load(), told.Load())
 			}
 		})
 	}
