@@ -35,11 +35,15 @@ func WriteText(w io.Writer, rows []Row) error {
 	return err
 }
 
-// WriteJSON writes one object.
-func WriteJSON(w io.Writer, rows []Row, v Versions) error {
+// WriteJSON writes one object. stopped is why not all scenes are in it; without it, "failed": 0 would read as if they were.
+func WriteJSON(w io.Writer, rows []Row, v Versions, stopped error) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	return e.Encode(map[string]any{"versions": v, "scenes": rows, "failed": Failed(rows)})
+	doc := map[string]any{"versions": v, "scenes": append([]Row{}, rows...), "failed": Failed(rows)}
+	if stopped != nil {
+		doc["error"] = stopped.Error()
+	}
+	return e.Encode(doc)
 }
 
 const preface = `# The lab

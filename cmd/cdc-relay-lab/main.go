@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o.Progress("", nil)
 	switch {
 	case *asJSON:
-		err = cmpErr(err, lab.WriteJSON(stdout, rows, versions))
+		err = cmpErr(err, lab.WriteJSON(stdout, rows, versions, err))
 	case *asMarkdown:
 		err = cmpErr(err, lab.WriteMarkdown(stdout, rows, versions))
 	default:
