@@ -102,7 +102,7 @@ func resolved(ctx context.Context, tx transaction, consumer string, records []re
 	var ids []string
 	for _, r := range records {
 		if r.Redriven {
-			ids = append(ids, r.ID)
+			ids = append(ids, r.letterID())
 		}
 	}
 	if len(ids) == 0 {

@@ -42,7 +42,7 @@ func (w *worker) giveUp(r *record, why error, attempts int) bool {
 	}
 	for pauses := w.r.pauses(); ; {
 		err := w.r.begin.within(w.work, func(s session) error {
-			_, err := s.exec(w.work, insertLetter, cfg.Consumer, r.ID, r.Topic, r.Partition, r.Offset, hash,
+			_, err := s.exec(w.work, insertLetter, cfg.Consumer, r.letterID(), r.Topic, r.Partition, r.Offset, hash,
 				cfg.DeadLetterTopic, partition, offset, cfg.RetryTopic, reason, attempts)
 			return err
 		})

@@ -61,6 +61,7 @@ type record struct {
 	poison    string // why it cannot be handled at all; "" : it can
 	foreign   bool   // of another consumer that shares the retry topic
 	marker    bool   // it looks like the end of a transaction of Kafka
+	letter    string // the id that its dead letter has, where that is another than ID
 	notBefore time.Time
 	hash      []byte // of the key; nil: no key
 	held      int64  // bytes of the worker's limit
@@ -94,6 +95,9 @@ func (c reader) read(m kafka.Message) record {
 		r.ID = r.position()
 	case id == nil:
 		r.poison = "the record has no header " + c.idHeader
+		if r.Header(CloudEventIDHeader) != nil {
+			r.poison += "; it has " + CloudEventIDHeader + ", as CloudEvents do: configure that as IDHeader"
+		}
 	case !isName(string(id)):
 		r.poison = "the header " + c.idHeader + " is no id: it needs 1 to 1000 bytes of UTF-8 without zero bytes"
 	default:
@@ -134,6 +138,19 @@ func (c reader) again(r *record) {
 	r.notBefore, _ = time.Parse(time.RFC3339Nano, string(r.Header(HeaderNotBefore)))
 	r.Redriven = r.Header(HeaderRedriven) != nil
 	r.Headers = withoutOurs(r.Headers)
+	// It came without an id, as far as the configuration could tell then. Copies of it
+	// come with the one that is found now.
+	if own := string(r.Header(c.idHeader)); r.ID == r.position() && own != r.ID && isName(own) {
+		r.letter, r.ID = r.ID, own
+	}
+}
+
+// letterID is the id of the record in the table of dead letters.
+func (r record) letterID() string {
+	if r.letter != "" {
+		return r.letter
+	}
+	return r.ID
 }
 
 func withoutOurs(headers []kafka.Header) []kafka.Header {
@@ -146,7 +163,7 @@ func withoutOurs(headers []kafka.Header) []kafka.Header {
 func (r record) forwarded(consumer, reason string, attempts int, more ...kafka.Header) kafka.Record {
 	text := func(name, value string) kafka.Header { return kafka.Header{Key: name, Value: []byte(value)} }
 	headers := append(withoutOurs(r.Headers),
-		text(HeaderEventID, r.ID),
+		text(HeaderEventID, r.letterID()),
 		text(HeaderOwner, consumer),
 		text(HeaderReason, reason),
 		text(HeaderAttempts, strconv.Itoa(attempts)),

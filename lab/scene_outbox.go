@@ -144,10 +144,14 @@ var relayAfterAck = Scene{
 			return first, err
 		}
 		err = await(ctx, "the order is confirmed", func(ctx context.Context) (bool, error) {
-			messages, ids, confirmed, err = look()
+			_, _, confirmed, err = look()
 			return confirmed == "yes", err
 		})
 		if err != nil {
+			return first, err
+		}
+		// Once more: what is confirmed is in the topic, which was looked at before the slot.
+		if messages, ids, confirmed, err = look(); err != nil {
 			return first, err
 		}
 		after, err := l.quiet(ctx)
