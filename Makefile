@@ -46,7 +46,7 @@ lab-docs: ## Make docs/lab.md from a run of the lab.
 .PHONY: build
 build: ## Build bin/cdc-relay, and bin/cdc-inbox for dead letters.
 	@mkdir -p bin
-	@go build -trimpath -o bin/ ./cmd/...
+	@go build -o bin/ ./cmd/...
 
 .PHONY: test
 test: ## Set up everything and run all checks: build, vet, lint, unit tests with -race, fuzzing, e2e.

@@ -133,7 +133,7 @@ var relayAfterAck = Scene{
 				FROM pg_replication_slots WHERE slot_name = $2`, placed, stage.Slot).Scan(&confirmed)
 			return
 		}
-		messages, ids, confirmed, err := look()
+		messages, _, confirmed, err := look()
 		if err != nil {
 			return "", err
 		}
@@ -151,7 +151,8 @@ var relayAfterAck = Scene{
 			return first, err
 		}
 		// Once more: what is confirmed is in the topic, which was looked at before the slot.
-		if messages, ids, confirmed, err = look(); err != nil {
+		messages, ids, confirmed, err := look()
+		if err != nil {
 			return first, err
 		}
 		after, err := l.quiet(ctx)

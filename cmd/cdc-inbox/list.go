@@ -79,7 +79,7 @@ func (a *app) print(letters []inbox.DeadLetter, asJSON bool) error {
 		return nil
 	}
 	if len(letters) == 0 {
-		_, err := fmt.Fprintln(a.out, "no such dead letter")
+		_, err := fmt.Fprintln(a.out, "no dead letters")
 		return err
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 
+	"github.com/cdc-relay/cdc-relay/e2e/kafkaserver"
 	"github.com/cdc-relay/cdc-relay/lab/stage"
 	"github.com/cdc-relay/cdc-relay/live"
 	"github.com/cdc-relay/cdc-relay/live/page"
@@ -33,6 +35,9 @@ func runPage(ctx context.Context, o options, out *screen) error {
 	if err != nil {
 		if ctx.Err() != nil {
 			return errors.New("it was told to stop before everything had started")
+		}
+		if !errors.Is(err, kafkaserver.ErrNoJars) && !errors.Is(err, exec.ErrNotFound) {
+			return err
 		}
 		return fmt.Errorf("%w\nKafka needs Java 17, and its jars, which Maven fetches once (make deps). The demo in the terminal needs neither: make demo-terminal", err)
 	}
