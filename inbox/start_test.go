@@ -23,19 +23,12 @@ func TestRun_WaitsForServersThatComeLater(t *testing.T) {
 		"PostgreSQL": {func() error { return server.StopFast(ctx) }, func() error { return server.Start(ctx) }},
 		"Kafka":      {func() error { broker.k.Kill9(); return nil }, func() error { return broker.k.Start(ctx) }},
 	} {
-		began := time.Now()
-		tell := func(what string) { t.Logf("%s: %s after %v", name, what, time.Since(began)) }
 		e.must(away.stop())
-		tell("away")
 		r := e.run(bill, func(c *inbox.Config) { c.BackoffMax = 200 * time.Millisecond })
 		waitFor(t, "some waiting", func() bool { return r.count(inbox.Waiting) > 2 || len(r.done) > 0 })
-		tell("waited for")
 		e.must(away.start())
-		tell("back")
 		waitFor(t, "the runner to go on after "+name+" has come", func() bool { return r.count(inbox.Assigned) > 0 || len(r.done) > 0 })
-		tell("joined")
 		e.must(r.stop())
-		tell("stopped")
 	}
 	r := e.run(bill)
 	waitFor(t, "the offset", func() bool { return e.offset(e.topic, 0) == 2 })
