@@ -36,8 +36,11 @@ func shapes(tb testing.TB) map[string]func(seq uint32) error {
 	}
 }
 
-func TestRoute_AllocatesNothing(t *testing.T) {
-	for name, next := range shapes(t) {
+func TestRoute_AllocatesNothing(t *testing.T) { allocatesNothing(t, shapes(t)) }
+
+func allocatesNothing(t *testing.T, shapes map[string]func(seq uint32) error) {
+	t.Helper()
+	for name, next := range shapes {
 		seq := uint32(0)
 		if n := testing.AllocsPerRun(1000, func() {
 			seq++
@@ -50,8 +53,10 @@ func TestRoute_AllocatesNothing(t *testing.T) {
 	}
 }
 
-func BenchmarkRoute(b *testing.B) {
-	for name, next := range shapes(b) {
+func BenchmarkRoute(b *testing.B) { perRow(b, shapes(b)) }
+
+func perRow(b *testing.B, shapes map[string]func(seq uint32) error) {
+	for name, next := range shapes {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			seq := uint32(0)

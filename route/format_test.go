@@ -261,34 +261,9 @@ func TestFormat_MessagesThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestFormat_AllocatesNothing(t *testing.T) {
-	for name, next := range formats(t) {
-		seq := uint32(0)
-		if n := testing.AllocsPerRun(1000, func() {
-			seq++
-			if err := next(seq); err != nil {
-				t.Fatal(err)
-			}
-		}); n != 0 {
-			t.Errorf("%s: %v allocations per row", name, n)
-		}
-	}
-}
+func TestFormat_AllocatesNothing(t *testing.T) { allocatesNothing(t, formats(t)) }
 
-func BenchmarkFormat(b *testing.B) {
-	for name, next := range formats(b) {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			seq := uint32(0)
-			for b.Loop() {
-				seq++
-				if err := next(seq); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
+func BenchmarkFormat(b *testing.B) { perRow(b, formats(b)) }
 
 func formats(tb testing.TB) map[string]func(uint32) error {
 	all := map[string]func(uint32) error{}
